@@ -1,0 +1,267 @@
+"""What can be set, and its checks. Names are those of Hugging Face's run_mlm wherever it has one.
+
+A run is a recipe (YAML: one `name: value` a line) and flags; flags win. `parse_arguments` is the same for every door.
+"""
+
+import difflib
+import sys
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+import torch
+import yaml
+from transformers import HfArgumentParser, TrainingArguments
+
+from .errors import InputError
+
+OBJECTIVES = ("retromae", "dupmae", "mlm")
+
+
+def _help(text: str, **more) -> dict:
+    return {"help": text, **more}
+
+
+@dataclass
+class ModelArguments:
+    """The model: an existing one, or one from scratch."""
+
+    model_name_or_path: str | None = field(
+        default=None,
+        metadata=_help(
+            "Backbone to start from: an encoder, an MLM model, a sentence-transformers folder, or one of ours."
+        ),
+    )
+    config_name: str | None = field(
+        default=None,
+        metadata=_help(
+            "From scratch: a model type such as bert, or a folder or Hub name whose configuration is used."
+        ),
+    )
+    config_overrides: str | None = field(
+        default=None,
+        metadata=_help("From scratch: changes of the encoder's configuration: hidden_size=128,num_hidden_layers=2"),
+    )
+    tokenizer_name: str | None = field(
+        default=None, metadata=_help("Folder or Hub name of the tokenizer, if it is not the model's.")
+    )
+    tokenizer_vocab_size: int | None = field(
+        default=None, metadata=_help("From scratch, without a tokenizer: trains one of this size on the text.")
+    )
+    init_weights: str = field(
+        default="random",
+        metadata=_help(
+            "From scratch: random, or corpus, which starts from statistics of the text.", choices=["random", "corpus"]
+        ),
+    )
+    objective: str = field(
+        default="retromae",
+        metadata=_help(
+            "retromae; dupmae (with the bag-of-words loss); mlm, the control: the same encoder without a decoder.",
+            choices=list(OBJECTIVES),
+        ),
+    )
+    decoder_query: str | None = field(
+        default=None,
+        metadata=_help(
+            "position (RetroMAE, default) or embedding (FlagEmbedding, DupMAE).", choices=["position", "embedding"]
+        ),
+    )
+    enhanced_decoding: bool | None = field(
+        default=None, metadata=_help("False: the ablation, a plain one-layer decoder. [default: True]")
+    )
+    decoder_prediction_rate: float | None = field(
+        default=None, metadata=_help("Share of the tokens that the decoder predicts. [default: 1.0]")
+    )
+    bow_loss_weight: float | None = field(
+        default=None, metadata=_help("Weight of the bag-of-words loss. [default: 0.1 for dupmae, else 0]")
+    )
+    attn_implementation: str | None = field(
+        default=None, metadata=_help("sdpa, eager or flash_attention_2. [default: the best that the encoder has]")
+    )
+    model_revision: str = field(default="main", metadata=_help("Branch, tag or commit of the model on the Hub."))
+    token: str | None = field(default=None, metadata=_help("Access token of the Hub; `hf auth login` stores one."))
+    cache_dir: str | None = field(default=None, metadata=_help("Where downloads and prepared data are kept."))
+
+    def retromae_changes(self) -> dict:
+        """The fields of `RetroMAEConfig` that were set."""
+        names = ("decoder_query", "enhanced_decoding", "decoder_prediction_rate", "bow_loss_weight")
+        changes = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        if self.objective == "dupmae":
+            changes.setdefault("bow_loss_weight", 0.1)
+        return changes
+
+    def check(self):
+        _check_choice("objective", self.objective, OBJECTIVES)
+        _check_choice("init_weights", self.init_weights, ("random", "corpus"))
+        _check_choice("decoder_query", self.decoder_query, (None, "position", "embedding"))
+        if (self.model_name_or_path is None) == (self.config_name is None):
+            raise InputError(
+                "Give either --model_name_or_path (start from a model) or --config_name (from scratch, such as bert)."
+            )
+        if self.model_name_or_path is not None:
+            for name in ("config_overrides", "tokenizer_vocab_size"):
+                if getattr(self, name) is not None:
+                    raise InputError(
+                        f"--{name} is for models from scratch: give --config_name, not --model_name_or_path."
+                    )
+            if self.init_weights != "random":
+                raise InputError("--init_weights corpus is for models from scratch: give --config_name.")
+        elif (self.tokenizer_name is None) == (self.tokenizer_vocab_size is None):
+            raise InputError("From scratch, give either --tokenizer_name or --tokenizer_vocab_size (to train one).")
+        if self.objective == "dupmae" and self.bow_loss_weight == 0.0:
+            raise InputError("--objective dupmae needs a --bow_loss_weight above 0.")
+        if self.objective == "retromae" and (self.bow_loss_weight or 0.0) > 0.0:
+            raise InputError("--bow_loss_weight above 0 is --objective dupmae: say so.")
+        if self.objective == "mlm":
+            useless = [f"--{name}" for name in self.retromae_changes()]
+            if useless:
+                raise InputError(f"--objective mlm has no decoder: leave out {', '.join(useless)}.")
+
+
+@dataclass
+class DataArguments:
+    """The text, how it is cut and how it is masked."""
+
+    train_file: list[str] | None = field(
+        default=None,
+        metadata=_help(
+            "Text: txt (one passage a line), jsonl, json, csv, tsv or parquet, also gz, xz, bz2; folders, globs."
+        ),
+    )
+    dataset_name: str | None = field(default=None, metadata=_help("A dataset on the Hub, in place of --train_file."))
+    dataset_config_name: str | None = field(default=None, metadata=_help("Its configuration."))
+    train_split_name: str = field(default="train", metadata=_help("Its split."))
+    validation_file: list[str] | None = field(default=None, metadata=_help("Text for the evaluation losses."))
+    validation_split_percentage: float = field(
+        default=0.0, metadata=_help("Without --validation_file: this share of the documents is held out.")
+    )
+    text_column_name: str = field(default="text", metadata=_help("Column or key that holds the text."))
+    title_column_name: str | None = field(
+        default=None, metadata=_help("Column or key of a title, which is put before the text.")
+    )
+    encoding: str = field(default="utf-8", metadata=_help("Encoding of the files, such as gb18030."))
+    encoding_errors: str = field(
+        default="strict", metadata=_help("strict names file and line of a bad byte; replace counts them.")
+    )
+    streaming: bool = field(default=False, metadata=_help("Read while training; needs --max_steps."))
+    max_train_samples: int | None = field(default=None, metadata=_help("Use the first so many documents."))
+    max_eval_samples: int | None = field(default=None, metadata=_help("The same for the evaluation losses."))
+    max_seq_length: int | None = field(
+        default=None, metadata=_help("Tokens of a passage. [default: what the model takes, at most 512]")
+    )
+    overflow: str = field(
+        default="chunk",
+        metadata=_help("Longer documents: chunk (several passages) or truncate.", choices=["chunk", "truncate"]),
+    )
+    chinese_whole_words: bool = field(
+        default=False, metadata=_help("Mask whole Chinese words; needs `pip install rjieba`.")
+    )
+    preprocessing_num_workers: int | None = field(default=None, metadata=_help("Processes that tokenise."))
+    encoder_mlm_probability: float = field(default=0.3, metadata=_help("Share of the tokens masked for the encoder."))
+    decoder_mlm_probability: float = field(
+        default=0.5, metadata=_help("Share of the words hidden from each row of the decoder.")
+    )
+    eval_retrieval_dir: str | None = field(
+        default=None,
+        metadata=_help("Folder in BEIR layout (corpus.jsonl, queries.jsonl, qrels/): retrieval before and after."),
+    )
+    eval_retrieval_split: str = field(default="test", metadata=_help("Which qrels of it."))
+    eval_retrieval_max_documents: int | None = field(
+        default=None, metadata=_help("During training, search a sample of so many documents. [default: all]")
+    )
+
+    def check(self, max_steps: int):
+        _check_choice("overflow", self.overflow, ("chunk", "truncate"))
+        if (self.train_file is None) == (self.dataset_name is None):
+            raise InputError("Give either --train_file (files, folders or globs) or --dataset_name (on the Hub).")
+        for name in ("encoder_mlm_probability", "decoder_mlm_probability"):
+            if not 0.0 < getattr(self, name) <= 1.0:
+                raise InputError(f"--{name} is above 0 and at most 1, not {getattr(self, name)}.")
+        if not 0.0 <= self.validation_split_percentage < 100.0:
+            raise InputError(
+                f"--validation_split_percentage lies from 0 to below 100, not at {self.validation_split_percentage}."
+            )
+        if self.streaming and max_steps <= 0:
+            raise InputError("--streaming does not know how long the text is: give --max_steps.")
+        if self.streaming and self.validation_split_percentage > 0:
+            raise InputError("--streaming cannot hold out a share of the text: give --validation_file.")
+
+
+@dataclass
+class PretrainingArguments(TrainingArguments):
+    """`TrainingArguments` with the defaults of the published recipe (learning rate 1e-4, warm-up 10 %, weight decay
+    0.01, clipping at 1), and bf16 where the GPU has it."""
+
+    output_dir: str | None = field(default=None, metadata=_help("Where the model and its checkpoints are written."))
+    learning_rate: float = field(default=1e-4, metadata=_help("Peak learning rate of AdamW."))
+    warmup_steps: float = field(default=0.1, metadata=_help("Steps of linear warm-up; below 1, a share of all steps."))
+    weight_decay: float = field(default=0.01, metadata=_help("Weight decay of AdamW."))
+    bf16: bool | None = field(default=None, metadata=_help("bf16 autocast. [default: on where the GPU has it]"))
+    logging_steps: float = field(default=50, metadata=_help("Log every so many steps; below 1, a share of all steps."))
+    save_total_limit: int | None = field(default=2, metadata=_help("Checkpoints that are kept."))
+    disable_tqdm: bool | None = field(default=False, metadata=_help("No progress bar."))
+
+    def __post_init__(self):
+        if self.output_dir is None:
+            raise InputError("Give --output_dir: where the model is written.")
+        if self.fp16 and (self.use_cpu or not torch.cuda.is_available()):
+            raise InputError("--fp16 needs a GPU; leave it out here, or use --bf16.")
+        if self.bf16 is None:
+            on_gpu = torch.cuda.is_available() and not self.use_cpu
+            self.bf16 = on_gpu and not self.fp16 and torch.cuda.is_bf16_supported()
+        super().__post_init__()
+
+
+def parse_arguments(argument_classes: list[type], arguments: list[str] | None = None) -> tuple:
+    """Instances of the classes from `[recipe.yaml] --flag value ...`; flags override the recipe.
+
+    Raises `InputError` for a name that none of the classes has, with the nearest one that exists.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    parser = HfArgumentParser(argument_classes)
+    names = [entry.name for kind in argument_classes for entry in fields(kind) if entry.init]
+    if arguments and not arguments[0].startswith("-"):
+        recipe = _read_recipe(Path(arguments.pop(0)), names)
+        for action in parser._actions:  # what the recipe gives need not be given again
+            if action.dest in recipe:
+                action.required = False
+        parser.set_defaults(**recipe)
+
+    def error(message: str):
+        raise InputError(f"{message[0].upper()}{message[1:]}. See --help.")
+
+    parser.error = error
+    *parsed, unknown = parser.parse_args_into_dataclasses(
+        arguments, return_remaining_strings=True, look_for_args_file=False
+    )
+    if unknown:
+        flag = next((word for word in unknown if word.startswith("--")), unknown[0])
+        raise InputError(f"There is no option {flag}{_nearest(flag.lstrip('-').split('=')[0], names, '--')}")
+    return tuple(parsed)
+
+
+def _read_recipe(path: Path, names: list[str]) -> dict:
+    if not path.is_file():
+        raise InputError(f"There is no recipe {path}.")
+    try:
+        recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise InputError(f"The recipe {path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(recipe, dict):
+        raise InputError(f"The recipe {path} should hold one `name: value` a line.")
+    for name, value in recipe.items():
+        if name not in names:
+            raise InputError(f"The recipe {path} sets {name}, which does not exist{_nearest(str(name), names, '')}")
+        if name in ("train_file", "validation_file") and isinstance(value, str):
+            recipe[name] = [value]
+    return recipe
+
+
+def _nearest(name: str, names: list[str], prefix: str) -> str:
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean {prefix}{near[0]}?" if near else ". See --help."
+
+
+def _check_choice(name: str, value, choices):
+    if value not in choices:
+        raise InputError(f"--{name} is one of {', '.join(str(choice) for choice in choices if choice)}, not {value}.")

@@ -1,0 +1,402 @@
+"""Documents -> tokenised passages, with the word that every token belongs to.
+
+A document is cut into chunks of at most `max_seq_length` tokens, each between [CLS] and [SEP]. No chunk holds text of
+two documents and no token is lost. Whole words are masked together later on, so each token carries the id of its word.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from retrieval_pretraining.errors import InputError
+
+if TYPE_CHECKING:
+    from datasets import Dataset, IterableDataset
+    from tokenizers import Encoding, Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+WordSegmenter = Callable[[str], list[str]]
+
+logger = logging.getLogger(__name__)
+
+# Blocks of the scripts written without spaces between words, first and last code point.
+_THAI_LAO_MYANMAR_KHMER = ((0xE00, 0xEFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0xA9E0, 0xA9FF), (0xAA60, 0xAA7F))
+_KANA = ((0x3040, 0x30FF), (0x31F0, 0x31FF), (0xFF66, 0xFF9F), (0x1B000, 0x1B16F))
+_HAN = ((0x3005, 0x3007), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF))
+_SPACELESS = tuple(sorted(_THAI_LAO_MYANMAR_KHMER + _KANA + _HAN))
+_WHITESPACE = tuple((code, code) for code in range(0x3001) if chr(code).isspace())
+_HAS_SPACELESS = re.compile("[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in _SPACELESS) + "]")
+
+_BERT_SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+# The tokenizer holds offsets and strings for every token of a batch: bounded in characters, not in documents.
+_CHARACTERS_PER_BATCH = 500_000
+
+
+def check_tokenizer(tokenizer: Any, max_seq_length: int | None = None) -> None:
+    """
+    Raises:
+        InputError: the tokenizer is slow, lacks one of the cls, sep, mask and pad tokens, or was made for texts
+            shorter than `max_seq_length`.
+    """
+    _require_fast(tokenizer)
+    missing = [name for name in ("cls", "sep", "mask", "pad") if getattr(tokenizer, f"{name}_token_id") is None]
+    if missing:
+        raise InputError(
+            f"tokenizer {_name(tokenizer)}: has no {', '.join(missing)} token; add it with add_special_tokens "
+            "or choose another tokenizer"
+        )
+    if max_seq_length is not None and max_seq_length > tokenizer.model_max_length:
+        raise InputError(
+            f"tokenizer {_name(tokenizer)}: max_seq_length is {max_seq_length}; "
+            f"use at most {tokenizer.model_max_length}"
+        )
+
+
+def _require_fast(tokenizer: Any) -> None:
+    if not getattr(tokenizer, "is_fast", False):
+        raise InputError(
+            f"tokenizer {_name(tokenizer)}: is slow and cannot say which tokens make a word; "
+            "save a fast one (tokenizer.json) beside the model"
+        )
+
+
+def _name(tokenizer: Any) -> str:
+    return getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
+
+
+# --- words of scripts without spaces ---
+
+
+def chinese_segmenter() -> WordSegmenter | None:
+    """Text -> words by rjieba; None, with one warning, where it is not installed: a character is a word then."""
+    try:
+        import rjieba  # noqa: F401
+    except ImportError:
+        _warn_once("Chinese words are not known, single characters are masked instead; for words: pip install rjieba")
+        return None
+    return _cut_with_rjieba
+
+
+def _cut_with_rjieba(text: str) -> list[str]:
+    # A function of our own: `rjieba.cut` itself cannot be sent to the worker processes of `datasets`.
+    import rjieba
+
+    return rjieba.cut(text)
+
+
+@cache
+def _warn_once(message: str) -> None:
+    warnings.warn(message, stacklevel=3)
+
+
+def _in_ranges(codes: np.ndarray, ranges: tuple[tuple[int, int], ...]) -> np.ndarray:
+    bounds = np.array([bound for first, last in ranges for bound in (first, last + 1)])
+    return np.searchsorted(bounds, codes, side="right") % 2 == 1
+
+
+def _segment_of_characters(text: str, word_segmenter: WordSegmenter) -> np.ndarray:
+    words = word_segmenter(text)
+    if "".join(words) != text:
+        raise InputError("the words of word_segmenter do not join to the text; it must return every character")
+    return np.repeat(np.arange(len(words)), [len(word) for word in words])
+
+
+def _refine_words(
+    new_word_T: np.ndarray, text: str, offsets: list[tuple[int, int]], word_segmenter: WordSegmenter | None
+) -> np.ndarray:
+    """Word starts of the tokenizer -> word starts that also hold where it sees no words. T tokens, boolean.
+
+    Where the tokenizer puts everything into one word (no pre-tokeniser), a word starts after a space. Around
+    characters of scripts without spaces, a token is a word of its own, or shares the word of `word_segmenter`.
+    """
+    flat = np.fromiter(itertools.chain.from_iterable(offsets), dtype=np.int64, count=2 * len(offsets))
+    begin, end = flat.reshape(-1, 2).T
+    # One character more, as a token without characters may stand at the end of the text.
+    codes = np.frombuffer((text + "\0").encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+
+    def count_before(is_kind: np.ndarray) -> np.ndarray:
+        return np.concatenate(([0], np.cumsum(is_kind)))
+
+    is_space = _in_ranges(codes, _WHITESPACE)
+    spaces = count_before(is_space)
+    is_blank = spaces[end] - spaces[begin] == end - begin  # also where offsets leave spaces out
+    refined = new_word_T.copy()
+    if not new_word_T[1:].any():
+        after_space = is_space[begin[1:] - 1] & (begin[1:] > 0) & ~is_blank[:-1]
+        refined[1:] = is_space[begin[1:]] | after_space
+    # The space that a lone "▁" or "Ġ" stands for belongs to the word that it begins.
+    glued = is_blank[:-1] & ~refined[1:]
+
+    spaceless = count_before(_in_ranges(codes, _SPACELESS))
+    holds_spaceless = spaceless[end] > spaceless[begin]
+    touches = holds_spaceless[1:] | holds_spaceless[:-1]
+    if touches.any():
+        # Pieces of one character (byte-level tokenizers) overlap in the text and stay together.
+        apart = (begin[1:] >= end[:-1]) & ~glued
+        if word_segmenter is not None:
+            segment = np.append(_segment_of_characters(text, word_segmenter), -1)
+            last = np.maximum(end - 1, begin)
+            apart &= segment[begin[1:]] != segment[last[:-1]]
+        refined[1:] = np.where(touches, apart, refined[1:])
+    return refined
+
+
+# --- text -> ids ---
+
+
+@contextmanager
+def _plain_text(tokenizer: PreTrainedTokenizerFast) -> Iterator[Tokenizer]:
+    """The backend without truncation, padding and special tokens read from text; on the way out as it was before."""
+    backend = tokenizer.backend_tokenizer
+    truncation, padding, encode_special_tokens = backend.truncation, backend.padding, backend.encode_special_tokens
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = True
+    try:
+        yield backend
+    finally:
+        backend.encode_special_tokens = encode_special_tokens
+        if truncation is not None:
+            backend.enable_truncation(**truncation)
+        if padding is not None:
+            backend.enable_padding(**padding)
+
+
+def _batches(texts: list[str]) -> Iterator[list[str]]:
+    batch, characters = [], 0
+    for text in texts:
+        batch.append(text)
+        characters += len(text)
+        if characters >= _CHARACTERS_PER_BATCH:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def _spell_out(encoding: Encoding, is_forged: Callable[[int, tuple[int, int]], bool], backend: Tokenizer):
+    """A Unigram model takes "</s>" in the text for a piece of its vocabulary: spell such tokens letter by letter."""
+    ids, words, offsets = [], [], []
+    for token_id, word, offset in zip(encoding.ids, encoding.word_ids, encoding.offsets, strict=True):
+        if is_forged(token_id, offset):
+            pieces = [piece.id for letter in backend.id_to_token(token_id) for piece in backend.model.tokenize(letter)]
+        else:
+            pieces = [token_id]
+        ids += pieces
+        words += [word] * len(pieces)
+        offsets += [offset] * len(pieces)
+    return ids, words, offsets
+
+
+def encode_documents(
+    texts: list[str],
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    max_seq_length: int,
+    overflow: str = "chunk",
+    word_segmenter: WordSegmenter | None = None,
+) -> dict[str, list]:
+    """Texts -> chunks of token ids between cls and sep, with word ids.
+
+    Text is text: a "[SEP]" written in it becomes the tokens of its letters, never the special token. Where the
+    tokenizer has no cls token (T5) there is none, and its eos stands in for a missing sep. `overflow` is "chunk" (all
+    of the text is kept) or "truncate" (its first chunk). A text without tokens gives no chunk.
+
+    `word_segmenter` splits a text into words (their join is the text); it is only asked for texts in a script without
+    spaces, and only there decides which tokens belong together. Without it each such token is a word.
+
+    Returns:
+        input_ids (`list[list[int]]`), of at most `max_seq_length` tokens;
+        word_ids (`list[list[int]]`), of the same shape: equal for the tokens of a word, rising from word to word,
+        0 <= id < length of the chunk, and -1 for every special token, unk included;
+        document (`list[int]`), the text each chunk comes from;
+        discarded_tokens (`list[int]`), of each text.
+
+    Raises:
+        InputError: a slow tokenizer, `max_seq_length` without room for a token, an unknown `overflow`.
+    """
+    _require_fast(tokenizer)
+    if overflow not in ("chunk", "truncate"):
+        raise InputError(f"overflow '{overflow}' is not known; use chunk or truncate")
+    last_id = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
+    prefix, suffix = ([token] if token is not None else [] for token in (tokenizer.cls_token_id, last_id))
+    room = max_seq_length - len(prefix) - len(suffix)
+    if room < 1:
+        raise InputError(f"max_seq_length is {max_seq_length}, which leaves no room for text; use more")
+
+    unk_id, unk_token = tokenizer.unk_token_id, tokenizer.unk_token or "\0"
+    special_ids = np.array(tokenizer.all_special_ids, dtype=np.int32)
+    # unk is what unknown text rightly becomes, unless the text spells it.
+    unforgeable = special_ids[special_ids != unk_id] if unk_id is not None else special_ids
+
+    result = {"input_ids": [], "word_ids": [], "document": [], "discarded_tokens": []}
+    with _plain_text(tokenizer) as backend:
+        encodings = (backend.encode_batch(batch, add_special_tokens=False) for batch in _batches(texts))
+        pairs = zip(texts, itertools.chain.from_iterable(encodings), strict=True)
+        for document, (text, encoding) in enumerate(pairs):
+            ids, words, offsets = np.array(encoding.ids, dtype=np.int32), encoding.word_ids, None
+            if np.isin(ids, unforgeable).any() or unk_token in text:
+
+                def is_forged(token_id, offset, text=text):
+                    return token_id in unforgeable or (token_id == unk_id and unk_token in text[slice(*offset)])
+
+                ids, words, offsets = _spell_out(encoding, is_forged, backend)
+                ids = np.array(ids, dtype=np.int32)
+            total = len(ids)
+            kept = total if overflow == "chunk" else min(total, room)
+            result["discarded_tokens"].append(total - kept)
+            if not total:
+                continue
+            words = np.array(words, dtype=np.int32)
+            new_word = np.concatenate(([True], words[1:] != words[:-1]))
+            if _HAS_SPACELESS.search(text) or not new_word[1:].any():
+                new_word = _refine_words(new_word, text, offsets or encoding.offsets, word_segmenter)
+            words = np.cumsum(new_word)
+            special = np.isin(ids, special_ids)
+            for start in range(0, kept, room):
+                piece = slice(start, min(start + room, kept))
+                chunk_words = np.where(special[piece], -1, words[piece] - words[start])
+                result["input_ids"].append([*prefix, *ids[piece].tolist(), *suffix])
+                result["word_ids"].append([-1] * len(prefix) + chunk_words.tolist() + [-1] * len(suffix))
+                result["document"].append(document)
+    return result
+
+
+def tokenize_documents(
+    dataset: Dataset | IterableDataset,
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    max_seq_length: int,
+    overflow: str = "chunk",
+    num_proc: int | None = None,
+    word_segmenter: WordSegmenter | str | None = None,
+    text_column_name: str = "text",
+    desc: str = "Tokenizing",
+) -> Dataset | IterableDataset:
+    """A dataset of texts -> a dataset of passages with the columns input_ids and word_ids (see `encode_documents`).
+
+    `word_segmenter` is a function, None, or "auto" for Chinese words by rjieba. How many tokens "truncate" lost is
+    logged as a warning, except for a stream, which nobody has counted. `num_proc` has no effect on a stream.
+
+    Raises:
+        InputError: as `encode_documents`; not one text has a token.
+    """
+    import datasets
+
+    _require_fast(tokenizer)
+    if word_segmenter == "auto":
+        word_segmenter = chinese_segmenter()
+    elif isinstance(word_segmenter, str):
+        raise InputError(f"word_segmenter '{word_segmenter}' is not known; use auto, a function or None")
+    features = {name: datasets.Sequence(datasets.Value("int32")) for name in ("input_ids", "word_ids")}
+    streaming = isinstance(dataset, datasets.IterableDataset)
+    count_discarded = overflow == "truncate" and not streaming
+    if count_discarded:
+        features["discarded_tokens"] = datasets.Value("int32")
+    options = {
+        "batched": True,
+        "batch_size": 256,
+        "remove_columns": dataset.column_names or [text_column_name],
+        "features": datasets.Features(features),
+        "fn_kwargs": {
+            "tokenizer": tokenizer,
+            "text_column_name": text_column_name,
+            "count_discarded": count_discarded,
+            "max_seq_length": max_seq_length,
+            "overflow": overflow,
+            "word_segmenter": word_segmenter,
+        },
+    }
+    if streaming:
+        return dataset.map(_encode_batch, **options)
+    passages = dataset.map(_encode_batch, num_proc=num_proc, desc=desc, **options)
+    if not len(passages):
+        raise InputError(
+            f"0 usable passages: none of the {len(dataset)} documents has a token for {_name(tokenizer)}; "
+            "check text and tokenizer"
+        )
+    if count_discarded:
+        discarded = passages.data.column("discarded_tokens").to_numpy()
+        if discarded.any():
+            logger.warning(
+                "max_seq_length %d with overflow='truncate' discarded %s tokens of %s documents; 'chunk' keeps them",
+                max_seq_length,
+                f"{discarded.sum():,}",
+                f"{np.count_nonzero(discarded):,}",
+            )
+        passages = passages.remove_columns("discarded_tokens")
+    return passages
+
+
+def _encode_batch(
+    batch: dict[str, list], *, tokenizer, text_column_name, count_discarded, **options
+) -> dict[str, list]:
+    encoded = encode_documents(batch[text_column_name], tokenizer, **options)
+    columns = {name: encoded[name] for name in ("input_ids", "word_ids")}
+    if count_discarded:
+        columns["discarded_tokens"] = [encoded["discarded_tokens"][document] for document in encoded["document"]]
+    return columns
+
+
+# --- a tokenizer of one's own ---
+
+
+def train_tokenizer(texts: Iterable[str], *, vocab_size: int, lowercase: bool = True) -> PreTrainedTokenizerFast:
+    """Texts -> a BERT tokenizer (WordPiece) that AutoTokenizer loads everywhere, the same for the same texts.
+
+    The texts are gone through twice (an iterator, which cannot be, is held in memory). [PAD], [UNK], [CLS], [SEP],
+    [MASK] are 0 to 4. The vocabulary has at most `vocab_size` tokens, and fewer where the texts do not hold that many.
+
+    Raises:
+        InputError: no text, or a `vocab_size` without room for letters.
+    """
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+    from transformers import BertTokenizerFast
+
+    if vocab_size < 2 * len(_BERT_SPECIALS):
+        raise InputError(f"vocab_size is {vocab_size}; use at least {2 * len(_BERT_SPECIALS)}, better some thousands")
+    texts = list(texts) if isinstance(texts, Iterator) else texts
+    trained = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    trained.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    trained.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    # A letter may need two tokens, x and ##x; the rarest Han characters beyond this number become [UNK].
+    letters = _most_frequent_letters(texts, trained, (vocab_size - len(_BERT_SPECIALS)) // 2)
+    if not letters:
+        raise InputError("no tokenizer can be trained: the texts hold no visible character")
+    # The trainer numbers the ##x in the order of a hash map, and breaks ties between merges by these numbers: two runs
+    # would give two vocabularies. Numbered by us, as "special" tokens of the trainer alone, they are always the same.
+    inner = [f"##{letter}" for letter in letters if len(trained.pre_tokenizer.pre_tokenize_str(f"a{letter}")) == 1]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        special_tokens=_BERT_SPECIALS + inner,
+        initial_alphabet=letters,
+        limit_alphabet=len(letters),
+        show_progress=True,
+    )
+    trained.train_from_iterator(texts, trainer)
+    return BertTokenizerFast(vocab=trained.get_vocab(), do_lower_case=lowercase)
+
+
+def _most_frequent_letters(texts: Iterable[str], tokenizer: Tokenizer, limit: int) -> list[str]:
+    """The letters that are left of the texts after normalisation, the most frequent ones, sorted."""
+    from tqdm import tqdm
+
+    raw, letters = Counter(), Counter()
+    for text in tqdm(texts, desc="Counting letters"):
+        raw.update(text)
+    for letter, count in raw.items():
+        for normal in tokenizer.normalizer.normalize_str(letter):
+            if tokenizer.pre_tokenizer.pre_tokenize_str(normal):
+                letters[normal] += count
+    return sorted(sorted(letters, key=lambda letter: (-letters[letter], letter))[:limit])

@@ -1,0 +1,363 @@
+"""A Trainer for models with several named losses.
+
+What a model needs: `loss_weights` (name -> weight; its `loss` is their weighted sum), `loss_item_counts(inputs)`
+(name -> how many items that loss is the mean of) and an output with one field per name, with `..._accuracy` beside
+`..._loss` where there is one. Everything else - normalisation over accumulation steps and processes, logs by part,
+evaluation, saving - follows from that, for any objective.
+"""
+
+import copy
+import json
+import os
+import signal
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_utils import EvalLoopOutput
+from transformers.utils import logging
+
+from .collators import MaskedLMCollator, RetroMAECollator
+from .errors import InputError
+from .export import write_sentence_transformers_files
+
+logger = logging.get_logger(__name__)
+
+
+class NonFiniteLossError(RuntimeError):
+    """The loss is no number any more; the message names the step and the last good checkpoint."""
+
+
+class PretrainingTrainer(Trainer):
+    """`Trainer` for RetroMAE, DupMAE and their MLM control.
+
+    Args, beside those of `Trainer`:
+        max_seq_length: raw text is cut to this many tokens a passage; defaults to what model and tokenizer take.
+        retrieval_data: a `RetrievalData` that each evaluation searches with the sentence vectors; adds
+            `eval_retrieval_ndcg@10` and so on to its metrics.
+
+    Default `TrainingArguments` do. Datasets may hold raw text (`text`, other columns are ignored; long texts become
+    several passages) or passages from `passages.tokenize_documents`. Without a collator the one for the model is made.
+    """
+
+    # Losses come normalised over the whole accumulated batch of all processes (transformers 5.20 and up).
+    loss_is_scaled_for_ga = True
+
+    def __init__(
+        self,
+        model=None,
+        args: TrainingArguments | None = None,
+        data_collator=None,
+        train_dataset=None,
+        eval_dataset=None,
+        processing_class=None,
+        *,
+        max_seq_length: int | None = None,
+        retrieval_data=None,
+        callbacks: list[TrainerCallback] | None = None,
+        **arguments,
+    ):
+        args = TrainingArguments("tmp_trainer") if args is None else args
+        args.remove_unused_columns = False  # the collator needs columns that `forward` does not name
+        args.logging_nan_inf_filter = False  # ours names the step, and asks the GPU nothing in between
+        # Batches differ in length: each process reads its own, none is cut out of a larger one.
+        args.accelerator_config.dispatch_batches = False
+        if args.n_gpu > 1:
+            logger.warning(
+                f"Using 1 of {args.n_gpu} GPUs; start with `torchrun --nproc_per_node {args.n_gpu}` for all."
+            )
+            args._n_gpu = 1
+        self.retrieval_data = retrieval_data
+        self.max_seq_length = max_seq_length or _longest_input(model, processing_class)
+        if data_collator is None:
+            data_collator = default_collator(model, processing_class, seed=args.seed)
+        train_dataset = self._tokenised(train_dataset, processing_class, "train")
+        if isinstance(eval_dataset, dict):
+            eval_dataset = {name: self._tokenised(data, processing_class, name) for name, data in eval_dataset.items()}
+        else:
+            eval_dataset = self._tokenised(eval_dataset, processing_class, "eval")
+        super().__init__(
+            model, args, data_collator, train_dataset, eval_dataset, processing_class, callbacks=callbacks, **arguments
+        )
+        self.model_accepts_loss_kwargs = True  # the same statement as `loss_is_scaled_for_ga` for older versions
+        self._sums = _PartSums(self.model, args.device)
+        self._first_bad_step = torch.full((), -1, dtype=torch.long, device=args.device)
+        self.add_callback(_EpochOfMasks(self))
+
+    def _tokenised(self, dataset, tokenizer, description: str):
+        columns = getattr(dataset, "column_names", None)
+        if not columns:
+            return dataset
+        if "input_ids" not in columns:
+            if "text" not in columns:
+                raise InputError(f"The {description} dataset has neither `text` nor `input_ids`, but {columns}.")
+            from .passages import tokenize_documents
+
+            dataset = tokenize_documents(dataset, tokenizer, max_seq_length=self.max_seq_length)
+        return dataset.with_format("numpy") if hasattr(dataset, "with_format") else dataset
+
+    # --- The loss -------------------------------------------------------------------------------------------------
+
+    def _get_num_items_in_batch(self, batch_samples: list, device) -> dict[str, torch.Tensor] | None:
+        """How many items each named loss has in all micro-batches of this step, on all processes."""
+        if not batch_samples:
+            return None
+        counts = [self.model.loss_item_counts(batch) for batch in batch_samples]
+        names = list(self.model.loss_weights)
+        total = torch.stack([sum(count[name] for count in counts) for name in names]).to(device)
+        total = self.accelerator.reduce(total, reduction="sum")
+        return dict(zip(names, total, strict=True))
+
+    def compute_loss(self, model, inputs, return_outputs: bool = False, num_items_in_batch=None):
+        outputs = model(**inputs)
+        counts = self.model.loss_item_counts(inputs)
+        totals = counts if num_items_in_batch is None else num_items_in_batch
+        shares = {name: counts[name] / totals[name].clamp(min=1) for name in self.model.loss_weights}
+        loss = sum(weight * shares[name] * outputs[name] for name, weight in self.model.loss_weights.items())
+        if model.training:
+            self._sums.add(outputs, shares)
+            self._note_non_finite(loss.detach())
+        # Gradients are averaged over processes, while each process holds its share of one mean.
+        loss = loss * self.accelerator.num_processes
+        return (loss, outputs) if return_outputs else loss
+
+    def _note_non_finite(self, loss: torch.Tensor):
+        step = self.state.global_step + 1
+        bad = ~torch.isfinite(loss) & (self._first_bad_step < 0)
+        self._first_bad_step = torch.where(bad, torch.full_like(self._first_bad_step, step), self._first_bad_step)
+        if loss.device.type == "cpu":  # asking costs nothing here, and no step is taken on a bad gradient
+            self._stop_if_non_finite()
+
+    def _stop_if_non_finite(self):
+        step = int(self._first_bad_step)
+        if step >= 0:
+            checkpoint = last_complete_checkpoint(self.args.output_dir)
+            advice = f"the last good checkpoint is {checkpoint}" if checkpoint else "no checkpoint was saved before"
+            raise NonFiniteLossError(
+                f"The loss is not finite at step {step}; {advice}. Lower --learning_rate or --max_grad_norm, "
+                "or use bf16 in place of fp16, and start again."
+            )
+
+    # --- Logs -----------------------------------------------------------------------------------------------------
+
+    def log(self, logs: dict[str, float], start_time: float | None = None):
+        if "loss" in logs:
+            self._stop_if_non_finite()
+            logs.update(self._sums.drain(self.state.global_step, self.accelerator))
+        elif "train_loss" in logs:
+            self._stop_if_non_finite()
+            self._sums.drain(self.state.global_step, self.accelerator)
+            logs.update({f"train_{name}": value for name, value in self._sums.run_averages().items()})
+        super().log(logs, start_time)
+
+    # --- Evaluation -----------------------------------------------------------------------------------------------
+
+    def get_eval_dataloader(self, eval_dataset=None) -> DataLoader:
+        training_collator, config = self.data_collator, self.accelerator.dataloader_config
+        even_batches = config.even_batches
+        if hasattr(training_collator, "set_epoch"):
+            # Its own epoch counter, which stays where it is: each evaluation sees the same masks.
+            self.data_collator = copy.copy(training_collator)
+            self.data_collator._epoch = torch.zeros((), dtype=torch.int64)
+        config.even_batches = False  # no passage twice, whatever the number of processes
+        try:
+            return super().get_eval_dataloader(eval_dataset)
+        finally:
+            self.data_collator, config.even_batches = training_collator, even_batches
+
+    def evaluation_loop(
+        self, dataloader, description, prediction_loss_only=None, ignore_keys=None, metric_key_prefix="eval"
+    ) -> EvalLoopOutput:
+        """Each named loss and accuracy as the mean over its items, `loss` as their weighted sum; then retrieval."""
+        model = self._wrap_model(self.model, training=False)
+        if len(self.accelerator._models) == 0 and model is self.model:
+            model = self.accelerator.prepare_model(model, evaluation_mode=True)
+        model.eval()
+        self.callback_handler.eval_dataloader = dataloader
+        sums, samples = _PartSums(self.model, self.args.device), 0
+        names = list(self.model.loss_weights)
+        totals = torch.zeros(len(names) + 1, device=self.args.device, dtype=torch.float64)
+        for inputs in dataloader:
+            inputs = self._prepare_inputs(inputs)
+            with torch.no_grad(), self.compute_loss_context_manager():
+                outputs = model(**inputs)
+            counts = self.model.loss_item_counts(inputs)
+            sums.add(outputs, counts)
+            samples = len(inputs["input_ids"])
+            totals += torch.stack([counts[name].double() for name in names] + [totals.new_tensor(float(samples))])
+            self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
+        totals = self.accelerator.reduce(totals, reduction="sum").tolist()
+        metrics = sums.averages(dict(zip(names, totals[:-1], strict=True)), self.accelerator)
+        metrics["loss"] = sum(weight * metrics[name] for name, weight in self.model.loss_weights.items())
+        if self.retrieval_data is not None:
+            from .retrieval_evaluation import evaluate_retrieval
+
+            scores = evaluate_retrieval(
+                self.model.base_model,
+                self.processing_class,
+                self.retrieval_data,
+                max_seq_length=self.max_seq_length,
+                progress=False,
+            )
+            metrics.update({f"retrieval_{name}": value for name, value in scores.items()})
+        return EvalLoopOutput(
+            predictions=None,
+            label_ids=None,
+            metrics={f"{metric_key_prefix}_{name}": value for name, value in metrics.items()},
+            num_samples=int(totals[-1]),
+        )
+
+    # --- Saving ---------------------------------------------------------------------------------------------------
+
+    def _save_checkpoint(self, model, trial):
+        self._stop_if_non_finite()
+        super()._save_checkpoint(model, trial)
+
+    def _save(self, output_dir: str | None = None, state_dict=None):
+        """Weights, code, tokenizer, what sentence-transformers reads, and the arguments as JSON: no pickle."""
+        super()._save(output_dir, state_dict)
+        if self.args.should_save:
+            output_dir = Path(output_dir or self.args.output_dir)
+            (output_dir / "training_args.bin").unlink(missing_ok=True)
+            arguments = json.loads(self.args.to_json_string())
+            (output_dir / "training_args.json").write_text(json.dumps(arguments, indent=2), encoding="utf-8")
+            write_sentence_transformers_files(output_dir, max_seq_length=self.max_seq_length)
+
+
+class _PartSums:
+    """Named losses and accuracies, summed on the device and brought to the host only when they are asked for."""
+
+    def __init__(self, model, device):
+        self.names = list(model.loss_weights)
+        self.device = device
+        self.run_steps, self.run_totals = 0, {}
+        self.start(step=0)
+
+    def start(self, step: int):
+        self.last_step = step
+        self.sums: dict[str, torch.Tensor] = {}
+
+    def add(self, outputs, shares: dict[str, torch.Tensor]):
+        """Adds a micro-batch; `shares` are the factors that turn its means into parts of the sum."""
+        for name in self.names:
+            for field in (name, _accuracy_name(name)):
+                if outputs.get(field) is not None:
+                    value = outputs[field].detach().float() * shares[name]
+                    self.sums[field] = self.sums[field] + value if field in self.sums else value
+
+    def _gathered(self, accelerator) -> dict[str, float]:
+        if not self.sums:
+            return {}
+        total = accelerator.reduce(torch.stack(list(self.sums.values())), reduction="sum").tolist()
+        return dict(zip(self.sums, total, strict=True))
+
+    def drain(self, step: int, accelerator) -> dict[str, float]:
+        """The mean over the steps since the last call, weighted as the logged `loss` is."""
+        steps = step - self.last_step
+        totals = self._gathered(accelerator)
+        self.start(step)
+        if steps <= 0 or not totals:
+            return {}
+        self.run_steps += steps
+        for name, value in totals.items():
+            self.run_totals[name] = self.run_totals.get(name, 0.0) + value
+        return {name: value / steps for name, value in totals.items()}
+
+    def run_averages(self) -> dict[str, float]:
+        return {name: value / max(1, self.run_steps) for name, value in self.run_totals.items()}
+
+    def averages(self, counts: dict[str, float], accelerator) -> dict[str, float]:
+        """The mean over items, for sums whose shares were plain counts. A process without a batch adds nothing."""
+        for name in self.names:
+            self.sums.setdefault(name, torch.zeros((), device=self.device))
+            self.sums.setdefault(_accuracy_name(name), torch.zeros((), device=self.device))
+        self.sums = {field: self.sums[field] for name in self.names for field in (name, _accuracy_name(name))}
+        per_field = {field: max(1.0, counts[name]) for name in self.names for field in (name, _accuracy_name(name))}
+        averages = {field: value / per_field[field] for field, value in self._gathered(accelerator).items()}
+        averages.pop("bag_of_words_accuracy", None)
+        return averages
+
+
+def _accuracy_name(loss_name: str) -> str:
+    return loss_name.removesuffix("_loss") + "_accuracy"
+
+
+class _EpochOfMasks(TrainerCallback):
+    """Tells the collator which epoch it is, and starts the sums of the log where the run starts or resumes."""
+
+    def __init__(self, trainer: PretrainingTrainer):
+        self.trainer = trainer
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.trainer._sums = _PartSums(self.trainer.model, args.device)
+        self.trainer._sums.start(state.global_step)
+
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        if hasattr(self.trainer.data_collator, "set_epoch"):
+            # A resumed epoch begins at a fraction; a whole epoch may end a rounding error below a whole number.
+            self.trainer.data_collator.set_epoch(int((state.epoch or 0.0) + 1e-6))
+
+
+class SaveOnSignal(TrainerCallback):
+    """Ctrl-C (or SIGTERM) finishes the step, saves a checkpoint and stops; a second one stops at once.
+
+    Several processes agree on the step at which they stop.
+    """
+
+    def __init__(self):
+        self.received: int | None = None
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self._previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        for number in self._previous:
+            signal.signal(number, self._receive)
+
+    def _receive(self, number, frame):
+        self.received = number
+        for each, handler in self._previous.items():
+            signal.signal(each, handler)
+
+    def on_step_end(self, args, state, control, **kwargs):
+        stop = self.received is not None
+        if args.world_size > 1:
+            flag = torch.tensor(int(stop), device=args.device)
+            torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
+            stop = bool(flag)
+            if stop:
+                self.received = self.received or signal.SIGINT
+        if stop:
+            control.should_save = control.should_training_stop = True
+            control.should_evaluate = False
+
+    def on_train_end(self, args, state, control, **kwargs):
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+
+def default_collator(model, tokenizer, *, seed: int = 0, encoder_mlm_probability=0.3, decoder_mlm_probability=0.5):
+    """The collator for what the model is trained on."""
+    if hasattr(model, "decoder"):
+        return RetroMAECollator(
+            tokenizer,
+            model.config,
+            seed=seed,
+            encoder_mlm_probability=encoder_mlm_probability,
+            decoder_mlm_probability=decoder_mlm_probability,
+        )
+    return MaskedLMCollator(tokenizer, seed=seed, encoder_mlm_probability=encoder_mlm_probability)
+
+
+def _longest_input(model, tokenizer) -> int:
+    longest = model.config.max_position_embeddings
+    return longest if tokenizer is None else min(longest, tokenizer.model_max_length)
+
+
+def last_complete_checkpoint(output_dir: str | os.PathLike) -> str | None:
+    """The newest `checkpoint-N` of a run that was written to its end: one that a crash cut short is passed over."""
+    folders = [path for path in Path(output_dir).glob("checkpoint-*") if path.name.split("-")[-1].isdigit()]
+    for folder in sorted(folders, key=lambda path: int(path.name.split("-")[-1]), reverse=True):
+        # The state of the Trainer is written last.
+        if (folder / "trainer_state.json").is_file() and any(folder.glob("*.safetensors")):
+            return str(folder)
+    return None
