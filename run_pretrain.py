@@ -224,7 +224,9 @@ def find_checkpoint(args: PretrainingArguments) -> str | None:
 def run(model_args: ModelArguments, data_args: DataArguments, args: PretrainingArguments) -> dict:
     """One run; returns what it measured. Called by `main` and by the demo."""
     model_args.check()
-    data_args.check(args.max_steps)
+    data_args.check(
+        max_steps=args.max_steps, init_weights=model_args.init_weights, evaluates=args.eval_strategy != "no"
+    )
     checkpoint = find_checkpoint(args)
     retrieval = None
     if data_args.eval_retrieval_dir is not None:
@@ -248,7 +250,14 @@ def run(model_args: ModelArguments, data_args: DataArguments, args: PretrainingA
     if model_args.init_weights == "corpus" and checkpoint is None:
         from retrieval_pretraining.corpus_start import corpus_start
 
-        corpus_start(model, train_passages["input_ids"], special_ids=tokenizer.all_special_ids, seed=args.seed)
+        report = corpus_start(
+            model,
+            train_passages["input_ids"],
+            special_ids=tokenizer.all_special_ids,
+            seed=args.seed,
+            show_progress=args.process_index == 0,
+        )
+        say(args, report["summary"])
 
     signals = SaveOnSignal()
     trainer = PretrainingTrainer(
@@ -286,6 +295,7 @@ def run(model_args: ModelArguments, data_args: DataArguments, args: PretrainingA
     trainer.save_metrics("train", outcome.metrics)
     trainer.save_state()
     if validation_passages is not None:
+        trainer.retrieval_data = None  # measured below, on all documents
         metrics = trainer.evaluate()
         trainer.log_metrics("eval", metrics)
         trainer.save_metrics("eval", metrics)

@@ -170,7 +170,7 @@ class DataArguments:
         default=None, metadata=_help("During training, search a sample of so many documents. [default: all]")
     )
 
-    def check(self, max_steps: int):
+    def check(self, *, max_steps: int, init_weights: str, evaluates: bool = False):
         _check_choice("overflow", self.overflow, ("chunk", "truncate"))
         if (self.train_file is None) == (self.dataset_name is None):
             raise InputError("Give either --train_file (files, folders or globs) or --dataset_name (on the Hub).")
@@ -181,8 +181,12 @@ class DataArguments:
             raise InputError(
                 f"--validation_split_percentage lies from 0 to below 100, not at {self.validation_split_percentage}."
             )
+        if evaluates and self.validation_file is None and self.validation_split_percentage == 0:
+            raise InputError("--eval_strategy needs text: give --validation_file or --validation_split_percentage.")
         if self.streaming and max_steps <= 0:
             raise InputError("--streaming does not know how long the text is: give --max_steps.")
+        if self.streaming and init_weights == "corpus":
+            raise InputError("--init_weights corpus reads all text first: leave out --streaming.")
         if self.streaming and self.validation_split_percentage > 0:
             raise InputError("--streaming cannot hold out a share of the text: give --validation_file.")
 
@@ -209,6 +213,8 @@ class PretrainingArguments(TrainingArguments):
         if self.bf16 is None:
             on_gpu = torch.cuda.is_available() and not self.use_cpu
             self.bf16 = on_gpu and not self.fp16 and torch.cuda.is_bf16_supported()
+        if not torch.cuda.is_available() or self.use_cpu:
+            self.dataloader_pin_memory = False  # there is nothing to pin for
         super().__post_init__()
 
 

@@ -24,7 +24,7 @@ from .errors import InputError
 # Tokens counted in one piece: bounds the memory of the pair lists (some 30 bytes a pair, `window` pairs a token).
 CHUNK_TOKENS = 500_000
 # The size of random rows (tokens never seen, special tokens) relative to the others.
-RANDOM_ROW_SCALE = 0.1
+RANDOM_ROW_SCALE = 0.5
 
 
 def corpus_start(
@@ -199,7 +199,7 @@ def cooccurrence_embeddings(
     distributional similarity with lessons learned from word embeddings", TACL 3. D^f is ours: it spends the few
     dimensions on the tokens that texts are made of.
 
-    Tokens never seen and excluded tokens get random rows, a tenth of the size of the others.
+    Tokens never seen and excluded tokens get random rows, half the size of the others.
 
     Returns: float32 [vocab_size, hidden_size]
     """

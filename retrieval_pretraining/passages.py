@@ -44,7 +44,8 @@ _CHARACTERS_PER_BATCH = 500_000
 
 
 def check_tokenizer(tokenizer: Any, max_seq_length: int | None = None) -> None:
-    """
+    """Refuses a tokenizer that masked pre-training cannot use.
+
     Raises:
         InputError: the tokenizer is slow, lacks one of the cls, sep, mask and pad tokens, or was made for texts
             shorter than `max_seq_length`.

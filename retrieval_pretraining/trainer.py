@@ -175,20 +175,19 @@ class PretrainingTrainer(Trainer):
             model = self.accelerator.prepare_model(model, evaluation_mode=True)
         model.eval()
         self.callback_handler.eval_dataloader = dataloader
-        sums, samples = _PartSums(self.model, self.args.device), 0
-        names = list(self.model.loss_weights)
-        totals = torch.zeros(len(names) + 1, device=self.args.device, dtype=torch.float64)
+        sums, names = _PartSums(self.model, self.args.device), list(self.model.loss_weights)
+        totals = torch.zeros(len(names) + 1, device=self.args.device, dtype=torch.long)  # items of each, and passages
         for inputs in dataloader:
             inputs = self._prepare_inputs(inputs)
             with torch.no_grad(), self.compute_loss_context_manager():
                 outputs = model(**inputs)
             counts = self.model.loss_item_counts(inputs)
             sums.add(outputs, counts)
-            samples = len(inputs["input_ids"])
-            totals += torch.stack([counts[name].double() for name in names] + [totals.new_tensor(float(samples))])
+            totals[:-1] += torch.stack([counts[name] for name in names])
+            totals[-1] += len(inputs["input_ids"])
             self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
         totals = self.accelerator.reduce(totals, reduction="sum").tolist()
-        metrics = sums.averages(dict(zip(names, totals[:-1], strict=True)), self.accelerator)
+        metrics = sums.item_averages(dict(zip(names, totals[:-1], strict=True)), self.accelerator)
         metrics["loss"] = sum(weight * metrics[name] for name, weight in self.model.loss_weights.items())
         if self.retrieval_data is not None:
             from .retrieval_evaluation import evaluate_retrieval
@@ -205,7 +204,7 @@ class PretrainingTrainer(Trainer):
             predictions=None,
             label_ids=None,
             metrics={f"{metric_key_prefix}_{name}": value for name, value in metrics.items()},
-            num_samples=int(totals[-1]),
+            num_samples=totals[-1],
         )
 
     # --- Saving ---------------------------------------------------------------------------------------------------
@@ -229,54 +228,48 @@ class _PartSums:
     """Named losses and accuracies, summed on the device and brought to the host only when they are asked for."""
 
     def __init__(self, model, device):
-        self.names = list(model.loss_weights)
-        self.device = device
-        self.run_steps, self.run_totals = 0, {}
+        self.fields = [(field, name) for name in model.loss_weights for field in (name, _accuracy_name(name))]
+        self.zero = torch.zeros(len(self.fields), device=device)
+        self.absent: set[str] = set()  # a loss need not have an accuracy
+        self.run_steps, self.run_total = 0, [0.0] * len(self.fields)
         self.start(step=0)
 
     def start(self, step: int):
-        self.last_step = step
-        self.sums: dict[str, torch.Tensor] = {}
+        self.last_step, self.total = step, self.zero
 
     def add(self, outputs, shares: dict[str, torch.Tensor]):
         """Adds a micro-batch; `shares` are the factors that turn its means into parts of the sum."""
-        for name in self.names:
-            for field in (name, _accuracy_name(name)):
-                if outputs.get(field) is not None:
-                    value = outputs[field].detach().float() * shares[name]
-                    self.sums[field] = self.sums[field] + value if field in self.sums else value
+        self.absent = {field for field, _ in self.fields if outputs.get(field) is None}
+        self.total = self.total + torch.stack(
+            [
+                self.zero[0] if field in self.absent else outputs[field].detach().float() * shares[name]
+                for field, name in self.fields
+            ]
+        )
 
-    def _gathered(self, accelerator) -> dict[str, float]:
-        if not self.sums:
-            return {}
-        total = accelerator.reduce(torch.stack(list(self.sums.values())), reduction="sum").tolist()
-        return dict(zip(self.sums, total, strict=True))
+    def _named(self, values: list[float], divisors: list[float]) -> dict[str, float]:
+        return {
+            field: value / divisor
+            for (field, _), value, divisor in zip(self.fields, values, divisors, strict=True)
+            if field not in self.absent
+        }
 
     def drain(self, step: int, accelerator) -> dict[str, float]:
         """The mean over the steps since the last call, weighted as the logged `loss` is."""
         steps = step - self.last_step
-        totals = self._gathered(accelerator)
+        total = accelerator.reduce(self.total, reduction="sum").tolist()
         self.start(step)
-        if steps <= 0 or not totals:
-            return {}
         self.run_steps += steps
-        for name, value in totals.items():
-            self.run_totals[name] = self.run_totals.get(name, 0.0) + value
-        return {name: value / steps for name, value in totals.items()}
+        self.run_total = [before + value for before, value in zip(self.run_total, total, strict=True)]
+        return self._named(total, [steps] * len(total)) if steps > 0 else {}
 
     def run_averages(self) -> dict[str, float]:
-        return {name: value / max(1, self.run_steps) for name, value in self.run_totals.items()}
+        return self._named(self.run_total, [max(1, self.run_steps)] * len(self.fields))
 
-    def averages(self, counts: dict[str, float], accelerator) -> dict[str, float]:
-        """The mean over items, for sums whose shares were plain counts. A process without a batch adds nothing."""
-        for name in self.names:
-            self.sums.setdefault(name, torch.zeros((), device=self.device))
-            self.sums.setdefault(_accuracy_name(name), torch.zeros((), device=self.device))
-        self.sums = {field: self.sums[field] for name in self.names for field in (name, _accuracy_name(name))}
-        per_field = {field: max(1.0, counts[name]) for name in self.names for field in (name, _accuracy_name(name))}
-        averages = {field: value / per_field[field] for field, value in self._gathered(accelerator).items()}
-        averages.pop("bag_of_words_accuracy", None)
-        return averages
+    def item_averages(self, counts: dict[str, float], accelerator) -> dict[str, float]:
+        """The mean over items, for sums whose shares were counts of items."""
+        total = accelerator.reduce(self.total, reduction="sum").tolist()
+        return self._named(total, [max(1.0, counts[name]) for _, name in self.fields])
 
 
 def _accuracy_name(loss_name: str) -> str:
@@ -302,7 +295,7 @@ class _EpochOfMasks(TrainerCallback):
 class SaveOnSignal(TrainerCallback):
     """Ctrl-C (or SIGTERM) finishes the step, saves a checkpoint and stops; a second one stops at once.
 
-    Several processes agree on the step at which they stop.
+    Several processes agree, every tenth step, on whether to stop.
     """
 
     def __init__(self):
@@ -321,6 +314,8 @@ class SaveOnSignal(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         stop = self.received is not None
         if args.world_size > 1:
+            if state.global_step % 10:
+                return
             flag = torch.tensor(int(stop), device=args.device)
             torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
             stop = bool(flag)

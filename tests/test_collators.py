@@ -12,7 +12,6 @@ from retrieval_pretraining.collators import MaskedLMCollator, RetroMAECollator
 from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.passages import encode_documents
 
-
 TOKENIZERS = {"wordpiece": bert_tokenizer, "bytes": roberta_tokenizer, "metaspace": unigram_tokenizer}
 
 

@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import lzma
+import os
 
 import datasets
 import pyarrow as pa
@@ -71,10 +72,17 @@ def test_every_format_gives_the_same_documents(tmp_path, name, compress, suffix)
     assert str(counts) == "20 documents from 1 file, 0 dropped"
 
 
-def test_parquet_reads_only_the_text_column(tmp_path):
+def test_parquet_reads_only_the_text_column(tmp_path, monkeypatch):
+    asked, iter_batches = [], pq.ParquetFile.iter_batches
+    monkeypatch.setattr(
+        pq.ParquetFile,
+        "iter_batches",
+        lambda *args, **options: asked.append(options) or iter_batches(*args, **options),
+    )
     table = pa.table({"id": [[number] for number in range(20)], "text": PASSAGES, "meta": [{"a": 1}] * 20})
     pq.write_table(table, tmp_path / "a.parquet")
     assert read(tmp_path / "a.parquet") == (PASSAGES, CorpusCounts(files=1, documents=20))
+    assert [options["columns"] for options in asked] == [["text"]]
 
 
 # --- which files ---
@@ -147,6 +155,11 @@ def test_bad_bytes_are_counted_when_tolerated(tmp_path, encoding_errors, line):
     documents, counts = read(write(tmp_path / "a.txt", b"a\nb\xffd\n"), encoding_errors=encoding_errors)
     assert documents == ["a", line]
     assert counts.undecodable == 1 and "1 undecodable place" in str(counts)
+
+
+def test_json_lines_under_the_name_json_count_a_bad_byte_once(tmp_path):
+    path = write(tmp_path / "a.json", b'{"text": "b\xffd"}\n')
+    assert read(path, encoding_errors="replace")[1].undecodable == 1
 
 
 def test_wrong_and_unknown_encodings_are_refused(tmp_path):
@@ -299,8 +312,9 @@ def test_changed_file_or_option_is_read_again(tmp_path):
     path = write(tmp_path / "a.txt", "a\nb\n")
     assert load_documents(train_file=path)[0]["text"][:] == ["a", "b"]
     assert load_documents(train_file=path, max_samples=1)[0]["text"][:] == ["a"]
-    write(path, "a\nb\nc\n")
-    assert load_documents(train_file=path)[0]["text"][:] == ["a", "b", "c"]
+    write(path, "c\nd\n")  # of the same size
+    os.utime(path, ns=(0, 0))
+    assert load_documents(train_file=path)[0]["text"][:] == ["c", "d"]
 
 
 def test_counts_survive_the_loss_of_their_file(tmp_path):

@@ -10,7 +10,6 @@ from reference.masking_oracle import whole_word_mask as slow_whole_word_mask
 
 from retrieval_pretraining import masking
 
-
 WORDS = [-1, 0, 1, 1, 2, 3, 3, 3, 4, 5, 6, 6, 7, 8, 9, 10, 11, 11, 12, 13, -1]
 
 

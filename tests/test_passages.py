@@ -111,6 +111,11 @@ def test_text_that_spells_special_tokens_stays_text(make, chinese):
     assert (np.array(words) == -1).tolist() == (np.array(ids) == tokenizer.unk_token_id).tolist()
 
 
+def test_spelled_unk_alone_is_text_too():
+    tokenizer = unigram_tokenizer()
+    assert tokenizer.unk_token_id not in encode("the <unk>", tokenizer)["input_ids"][0]
+
+
 @every_tokenizer
 def test_tokenizer_is_left_as_it_was_found(make):
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=make().backend_tokenizer)
@@ -317,8 +322,8 @@ def test_trained_tokenizer_is_a_bert_tokenizer_that_reloads(tmp_path):
 
 
 def test_case_is_kept_on_request():
-    assert "The" in train_tokenizer(SENTENCES, vocab_size=900, lowercase=False).get_vocab()
-    assert "The" not in train_tokenizer(SENTENCES, vocab_size=900).get_vocab()
+    assert "The" in train_tokenizer(SENTENCES, vocab_size=900, lowercase=False).tokenize("The cat")
+    assert "the" in train_tokenizer(SENTENCES, vocab_size=900).tokenize("The cat")
 
 
 def test_small_corpus_gives_a_smaller_vocabulary():

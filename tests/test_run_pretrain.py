@@ -1,0 +1,318 @@
+"""The front door: any format in, a complete folder out, and one clear line for every mistake."""
+
+import csv
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file
+from tokenizers_for_tests import SENTENCES, bert_tokenizer
+from toy_models import encoder_config
+from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM
+
+import run_pretrain
+from modeling_retromae import RetroMAEForMaskedLM, RetroMAEForPreTraining
+
+ROOT = Path(__file__).parents[1]
+TINY = "hidden_size=32,num_hidden_layers=1,num_attention_heads=2,intermediate_size=48,max_position_embeddings=64"
+
+
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("backbone")
+    torch.manual_seed(0)
+    BertForMaskedLM(encoder_config(vocab_size=len(bert_tokenizer()))).save_pretrained(folder)
+    bert_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def text_file(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def retrieval_folder(tmp_path) -> Path:
+    folder = tmp_path / "toy_beir"
+    (folder / "qrels").mkdir(parents=True)
+    with open(folder / "corpus.jsonl", "w", encoding="utf-8") as file:
+        file.writelines(json.dumps({"_id": i, "title": "", "text": text}) + "\n" for i, text in enumerate(SENTENCES))
+    (folder / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": SENTENCES[3]}) + "\n")
+    (folder / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq\t3\t1\n")
+    return folder
+
+
+def door(*arguments, **named) -> int:
+    flags = [word for name, value in named.items() for word in (f"--{name}", str(value))]
+    return run_pretrain.main([*map(str, arguments), "--use_cpu", "--disable_tqdm", "True", *flags])
+
+
+def test_every_format_gives_the_same_passages(tmp_path, backbone, capsys):
+    passages = SENTENCES[:20]
+    rows = [{"text": passage, "other": [i]} for i, passage in enumerate(passages)]
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+    (tmp_path / "a.txt").write_text("\n".join(passages), encoding="utf-8")
+    (tmp_path / "a.jsonl").write_text("".join(lines), encoding="utf-8")
+    with open(tmp_path / "a.csv", "w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([["text"], *([passage] for passage in passages)])
+    pq.write_table(pa.table({"text": passages}), tmp_path / "a.parquet")
+    with gzip.open(tmp_path / "a.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.writelines(lines)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/one.jsonl").write_text("".join(lines[:7]), encoding="utf-8")
+    (tmp_path / "folder/two.jsonl").write_text("".join(lines[7:]), encoding="utf-8")
+    weights = []
+    for name in ("a.txt", "a.jsonl", "a.csv", "a.parquet", "a.jsonl.gz", "folder"):
+        output = tmp_path / f"out {name}"
+        status = door(
+            model_name_or_path=backbone, train_file=tmp_path / name, output_dir=output, max_steps=2, save_strategy="no"
+        )
+        assert status == 0
+        printed = capsys.readouterr().out
+        assert "20 documents from" in printed and "0 dropped" in printed and "20 passages" in printed
+        weights.append(load_file(output / "model.safetensors")["decoder.layer.output.dense.weight"])
+    assert all(torch.equal(weight, weights[0]) for weight in weights)
+
+
+def test_a_run_writes_a_complete_folder(tmp_path, backbone, text_file, retrieval_folder, capsys):
+    output = tmp_path / "out"
+    assert 0 == door(
+        model_name_or_path=backbone,
+        train_file=text_file,
+        output_dir=output,
+        max_steps=4,
+        eval_strategy="steps",
+        eval_steps=2,
+        validation_split_percentage=10,
+        eval_retrieval_dir=retrieval_folder,
+        objective="dupmae",
+    )
+    files = {path.name for path in output.iterdir()}
+    assert {"train_results.json", "eval_results.json", "all_results.json", "README.md", "encoder"} <= files
+    assert {"model.safetensors", "config.json", "modeling_retromae.py", "tokenizer.json", "modules.json"} <= files
+    results = json.loads((output / "all_results.json").read_text())
+    for name in (
+        "train_decoder_mlm_loss",
+        "eval_bag_of_words_loss",
+        "retrieval_before_ndcg@10",
+        "retrieval_after_ndcg@10",
+    ):
+        assert name in results, sorted(results)
+    card = (output / "README.md").read_text(encoding="utf-8")
+    assert "dupmae" in card and "fine-tune" in card and str(tmp_path) not in card
+    plain = AutoModelForMaskedLM.from_pretrained(output / "encoder")
+    trained = RetroMAEForPreTraining.from_pretrained(output)
+    assert torch.equal(plain.bert.embeddings.word_embeddings.weight, trained.get_input_embeddings().weight)
+    source = BertForMaskedLM.from_pretrained(backbone)
+    for name, parameter in plain.named_parameters():
+        if parameter.dim() > 1:  # every matrix was trained
+            assert not torch.equal(parameter, source.get_parameter(name)), name
+    printed = capsys.readouterr().out
+    assert "encoder 100 %, MLM head loaded, decoder initialised" in printed
+    assert "| before |" in printed and "SentenceTransformer" in printed
+
+
+def test_from_nothing_but_text_with_a_corpus_start(tmp_path, text_file, capsys):
+    assert 0 == door(
+        config_name="bert",
+        config_overrides=TINY,
+        tokenizer_vocab_size=300,
+        init_weights="corpus",
+        train_file=text_file,
+        output_dir=tmp_path / "out",
+        max_steps=2,
+        max_seq_length=32,
+    )
+    printed = capsys.readouterr().out
+    assert "bert from scratch" in printed and "training a tokenizer" in printed
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert tokenizer.model_max_length == 32 and len(tokenizer) <= 300
+
+
+def test_the_mlm_control_has_no_decoder(tmp_path, backbone, text_file):
+    out = tmp_path / "out"
+    assert 0 == door(model_name_or_path=backbone, train_file=text_file, output_dir=out, max_steps=2, objective="mlm")
+    assert not any(name.startswith("decoder") for name in load_file(out / "model.safetensors"))
+    assert isinstance(RetroMAEForMaskedLM.from_pretrained(out), RetroMAEForMaskedLM)
+    assert "train_encoder_mlm_loss" in json.loads((out / "all_results.json").read_text())
+
+
+def test_a_recipe_is_a_run_and_flags_override_it(tmp_path, backbone, text_file):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        f"model_name_or_path: {backbone}\ntrain_file: {text_file}\noutput_dir: {tmp_path / 'recipe'}\n"
+        "max_steps: 3\nlearning_rate: 1e-3\nmax_seq_length: 24\ndecoder_query: embedding\nuse_cpu: true\n"
+    )
+    assert run_pretrain.main([str(recipe), "--max_steps", "1", "--output_dir", str(tmp_path / "flag")]) == 0
+    state = json.loads((tmp_path / "flag/trainer_state.json").read_text())
+    assert state["global_step"] == 1
+    arguments = json.loads((tmp_path / "flag/training_args.json").read_text())
+    assert arguments["learning_rate"] == 1e-3
+    assert RetroMAEForPreTraining.from_pretrained(tmp_path / "flag").config.decoder_query == "embedding"
+
+
+def test_streaming_trains_for_max_steps_over_several_passes(tmp_path, backbone):
+    (tmp_path / "t.txt").write_text("\n".join(SENTENCES[:25]), encoding="utf-8")
+    assert 0 == door(
+        "--streaming",
+        model_name_or_path=backbone,
+        train_file=tmp_path / "t.txt",
+        output_dir=tmp_path / "out",
+        max_steps=10,
+        per_device_train_batch_size=8,
+    )
+    assert json.loads((tmp_path / "out/trainer_state.json").read_text())["global_step"] == 10
+
+
+def error_line(capsys) -> str:
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+MISTAKES = {
+    "no data": ({"train_file": None}, "--train_file"),
+    "missing file": ({"train_file": "nowhere/t.txt"}, "nowhere/t.txt"),
+    "missing column": ({"text_column_name": "body", "train_file": "{folder}/t.jsonl"}, "body"),
+    "no model": ({"model_name_or_path": None}, "--config_name"),
+    "unknown model": ({"model_name_or_path": "{folder}/nothing"}, "--model_name_or_path"),
+    "no output": ({"output_dir": None}, "--output_dir"),
+    "too long": ({"max_seq_length": 65}, "use at most 64"),
+    "streaming without steps": ({"streaming": True, "max_steps": -1}, "--max_steps"),
+    "probability": ({"encoder_mlm_probability": 1.5}, "--encoder_mlm_probability"),
+    "objective": ({"objective": "gpt"}, "gpt"),
+    "decoder of mlm": ({"objective": "mlm", "decoder_query": "position"}, "--decoder_query"),
+    "fp16 on a CPU": ({"fp16": True}, "--fp16"),
+    "typo": ({"encoder_mlm_probabilty": 0.3}, "did you mean --encoder_mlm_probability?"),
+    "not a number": ({"max_steps": "many"}, "many"),
+    "retrieval folder": ({"eval_retrieval_dir": "{folder}"}, "corpus.jsonl"),
+    "evaluation of nothing": ({"eval_strategy": "epoch"}, "--validation_file"),
+    "drop_last of all": (
+        {"dataloader_drop_last": True, "per_device_train_batch_size": 500},
+        "--dataloader_drop_last",
+    ),
+    "resume without checkpoint": ({"resume_from_checkpoint": "True"}, "--resume_from_checkpoint"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line_that_names_the_option(mistake, tmp_path, backbone, text_file, capsys):
+    (tmp_path / "t.jsonl").write_text('{"text": "a"}\n')
+    changes, expected = MISTAKES[mistake]
+    settings = {
+        "model_name_or_path": backbone,
+        "train_file": text_file,
+        "output_dir": tmp_path / "out",
+        "max_steps": 2,
+        **changes,
+    }
+    settings = {
+        name: str(value).replace("{folder}", str(tmp_path)) for name, value in settings.items() if value is not None
+    }
+    assert door(**settings) == 2
+    assert expected in error_line(capsys)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n  \n\xe3\x80\x80\n"])
+@pytest.mark.parametrize("suffix", ["txt", "jsonl"])
+def test_a_text_without_a_passage_is_one_line(content, suffix, tmp_path, backbone, capsys):
+    path = tmp_path / f"empty.{suffix}"
+    path.write_bytes(content)
+    assert door(model_name_or_path=backbone, train_file=path, output_dir=tmp_path / "out", max_steps=1) == 2
+    line = error_line(capsys)
+    assert f"empty.{suffix}" in line
+
+
+def test_three_short_lines_train_at_full_length(tmp_path, backbone):
+    (tmp_path / "t.txt").write_text("a cat\n好\nok\n", encoding="utf-8")
+    out = tmp_path / "out"
+    assert door(model_name_or_path=backbone, train_file=tmp_path / "t.txt", output_dir=out, num_train_epochs=1) == 0
+
+
+def test_an_earlier_run_is_not_overwritten(tmp_path, backbone, text_file, capsys):
+    settings = {
+        "model_name_or_path": backbone,
+        "train_file": text_file,
+        "output_dir": tmp_path / "out",
+        "max_steps": 2,
+    }
+    assert door(**settings) == 0
+    assert (tmp_path / "out/checkpoint-2").is_dir()
+    assert door(**settings) == 2
+    assert "--resume_from_checkpoint True" in error_line(capsys)
+    assert door(**{**settings, "max_steps": 4}, resume_from_checkpoint="True") == 0
+    assert json.loads((tmp_path / "out/trainer_state.json").read_text())["global_step"] == 4
+
+
+def test_ctrl_c_saves_and_the_printed_command_goes_on_to_the_same_end(tmp_path, backbone, text_file):
+    command = [sys.executable, str(ROOT / "run_pretrain.py"), "--model_name_or_path", str(backbone), "--use_cpu"]
+    command += [
+        "--train_file",
+        str(text_file),
+        "--max_steps",
+        "30",
+        "--logging_steps",
+        "1",
+        "--save_strategy",
+        "steps",
+    ]
+    command += ["--save_steps", "30", "--per_device_train_batch_size", "4", "--disable_tqdm", "True"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    subprocess.run([*command, "--output_dir", str(whole)], check=True, capture_output=True, timeout=200)
+
+    process = subprocess.Popen(
+        [*command, "--output_dir", str(broken)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if "'epoch'" in line and process.poll() is None and not any("Stopped" in said for said in lines):
+            process.send_signal(signal.SIGINT)
+            break
+    rest, _ = process.communicate(timeout=200)
+    said = "".join(lines) + rest
+    assert process.returncode == 130, said
+    assert "Stopped after step" in said
+    printed = next(line.strip() for line in said.splitlines() if line.strip().startswith("python "))
+    import shlex
+
+    resumed = [sys.executable, *shlex.split(printed)[1:]]
+    subprocess.run(resumed, check=True, capture_output=True, timeout=200)
+    first, second = (load_file(folder / "model.safetensors") for folder in (whole, broken))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_help_shows_the_defaults_of_the_masks(capsys):
+    with pytest.raises(SystemExit) as stop:
+        run_pretrain.main(["--help"])
+    assert stop.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "--encoder_mlm_probability" in text and "(default: 0.3)" in text and "(default: 0.5)" in text
+
+
+def test_the_shipped_recipes_name_only_what_exists(tmp_path):
+    from retrieval_pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments, parse_arguments
+
+    recipes = sorted((ROOT / "recipes").glob("*.yaml"))
+    assert recipes
+    for recipe in recipes:
+        model, data, args = parse_arguments(
+            [ModelArguments, DataArguments, PretrainingArguments],
+            [str(recipe), "--output_dir", str(tmp_path), "--train_file", "x.txt"],
+        )
+        model.check()
+        data.check(max_steps=args.max_steps, init_weights=model.init_weights)
