@@ -135,11 +135,13 @@ class _MaxPooledLogits(torch.autograd.Function):
         pooled = hidden.new_empty(batch_size, weight.shape[0], dtype=torch.float32)
         winner = torch.empty(batch_size, weight.shape[0], dtype=torch.long, device=hidden.device)
         step = max(1, rows_at_a_time(weight.shape[0], hidden.device) // length)
+        ends = (mask_BL * torch.arange(1, length + 1, device=hidden.device)).amax(1).tolist()
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, batch_size, step):
                 texts = slice(start, start + step)
-                logits = F.linear(hidden[texts], weight)
-                logits.masked_fill_(~mask_BL[texts, :, None], torch.finfo(logits.dtype).min)
+                end = max(1, *ends[texts])  # what is behind the longest of these texts is not computed
+                logits = F.linear(hidden[texts, :end], weight)
+                logits.masked_fill_(~mask_BL[texts, :end, None], torch.finfo(logits.dtype).min)
                 values, winner[texts] = logits.max(1)
                 pooled[texts] = values.float()
         if bias_V is not None:

@@ -24,7 +24,7 @@ def read_version() -> str:
 install_requires = [
     "transformers>=5.17,<6",
     "torch>=2.6",
-    "datasets>=4",
+    "datasets>=4.3",  # Dataset.from_generator(fingerprint=...)
     "huggingface_hub>=1.5",
     "tokenizers>=0.23.1",
     "safetensors>=0.8",

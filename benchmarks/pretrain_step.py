@@ -10,7 +10,6 @@ not equal. See benchmarks/README.md for what each side is.
 
 import argparse
 import ctypes
-import datetime
 import importlib.util
 import json
 import lzma
@@ -24,7 +23,6 @@ import time
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 import transformers
@@ -62,31 +60,27 @@ def load_reference(name):
     return module
 
 
-masking_oracle, retromae_oracle = load_reference("masking_oracle"), load_reference("retromae_oracle")
+masking_oracle, textbook, published = map(load_reference, ("masking_oracle", "retromae_oracle", "retromae_oracle"))
 
 
-class PublishedLike(retromae_oracle.RetroMAEOracle):
-    """The textbook model with today's attention: the encoder is transformers' own, the decoder layer uses SDPA."""
+def sdpa_layer(layer, query, context, visible, config):
+    """The textbook's `bert_layer` with the attention of today's library."""
+    projections = layer.attention.self
+    states = (projections.query(query), projections.key(context), projections.value(context))
+    heads = [part.unflatten(-1, (config.num_attention_heads, -1)).transpose(1, 2) for part in states]
+    attended = F.scaled_dot_product_attention(*heads, attn_mask=visible.bool()[:, None]).transpose(1, 2).flatten(2)
+    attended = layer.attention.output.LayerNorm(layer.attention.output.dense(attended) + query)
+    return layer.output.LayerNorm(layer.output.dense(F.gelu(layer.intermediate.dense(attended))) + attended)
 
-    def forward(self, **batch):
-        lm = self.lm(batch["input_ids"], batch["attention_mask"], labels=batch["labels"], output_hidden_states=True)
-        query, context = self.query_and_context(lm.hidden_states[-1][:, 0], batch["decoder_input_ids"])
-        decoded = self.decode(query, context, batch["decoder_attention_mask"].bool()[:, None])
-        decoder_loss = self.mlm_loss(self.lm.cls(decoded), batch["decoder_labels"])
-        losses = {"loss": lm.loss + decoder_loss, "encoder_mlm_loss": lm.loss, "decoder_mlm_loss": decoder_loss}
-        if "bag_of_words" in batch:
-            bag_loss = self.bag_of_words_loss(lm.logits, batch["attention_mask"], batch["bag_of_words"])
-            losses |= {"loss": losses["loss"] + self.bow_loss_weight * bag_loss, "bag_of_words_loss": bag_loss}
-        return losses
 
-    def decode(self, query, context, visible):
-        layer, names = self.decoder.layer, ("query", "key", "value")
-        inputs = zip(names, (query, context, context))
-        projected = [getattr(layer.attention.self, name)(states) for name, states in inputs]
-        heads = [states.unflatten(-1, (self.config.num_attention_heads, -1)).transpose(1, 2) for states in projected]
-        attended = F.scaled_dot_product_attention(*heads, attn_mask=visible).transpose(1, 2).flatten(2)
-        attended = layer.attention.output.LayerNorm(layer.attention.output.dense(attended) + query)
-        return layer.output.LayerNorm(layer.output.dense(F.gelu(layer.intermediate.dense(attended))) + attended)
+published.bert_layer = sdpa_layer  # in a second copy of the module, which loads apart from the textbook's
+
+
+class PublishedLike(published.RetroMAEOracle):
+    """The textbook's losses around transformers' own encoder and an SDPA decoder layer."""
+
+    def encode(self, input_ids, attention_mask):
+        return self.lm.bert(input_ids, attention_mask).last_hidden_state
 
 
 def make_config(objective, args):
@@ -110,15 +104,14 @@ def make_model(side, objective, args):
     ours = RetroMAEForPreTraining(config)
     if side == "ours":
         return ours.to(args.device).train()
-    kind = PublishedLike if side == "published-like" else retromae_oracle.RetroMAEOracle
+    kind = PublishedLike if side == "published-like" else textbook.RetroMAEOracle
     options = {"decoder_query": config.decoder_query, "bow_loss_weight": config.bow_loss_weight}
     theirs = kind(BertForMaskedLM(config.encoder_config), **options)
-    theirs.lm.bert.load_state_dict(ours.retromae.encoder.state_dict())
-    head = theirs.lm.cls.predictions
-    for name, target in (("dense", head.transform.dense), ("LayerNorm", head.transform.LayerNorm)):
-        target.load_state_dict(ours.mlm_head.get_submodule(name).state_dict())
-    head.decoder.load_state_dict(ours.mlm_head.decoder.state_dict())
-    theirs.decoder.layer.load_state_dict(ours.decoder.layer.state_dict())
+    head, mine = theirs.lm.cls.predictions, ours.mlm_head
+    pairs = [(theirs.lm.bert, ours.retromae.encoder), (theirs.decoder.layer, ours.decoder.layer)]
+    pairs += [(head.transform.dense, mine.dense), (head.transform.LayerNorm, mine.LayerNorm)]
+    for target, source in [*pairs, (head.decoder, mine.decoder)]:
+        target.load_state_dict(source.state_dict())
     return theirs.to(args.device).train()
 
 
@@ -142,9 +135,6 @@ def medians(functions, repeats):
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
-# --- Inputs ----------------------------------------------------------------------------------------------------------
-
-
 def scifact_passages(args):
     """A tokenizer trained on SciFact's abstracts, and a batch of its passages with the lengths as they fall."""
     with lzma.open(CORPUS, "rt", encoding="utf-8") as file:
@@ -157,14 +147,12 @@ def scifact_passages(args):
     return tokenizer, random.Random(0).sample(rows, args.batch_size)
 
 
-def synthetic_texts(count, length, tokenizer):
-    """Full-length texts of words of one to four pieces."""
-    rng, texts = np.random.default_rng(0), []
-    for _ in range(count):
-        words = np.repeat(np.arange(length), rng.choice([1, 2, 3, 4], length, p=[0.6, 0.2, 0.12, 0.08]))[: length - 2]
-        ids = [tokenizer.cls_token_id, *rng.integers(5, len(tokenizer), length - 2).tolist(), tokenizer.sep_token_id]
-        texts.append({"input_ids": ids, "word_ids": [-1, *words.tolist(), -1]})
-    return texts
+def synthetic_text(length, tokenizer, rng):
+    """A text of the full length with words of one to four pieces."""
+    pieces = rng.choices([1, 2, 3, 4], weights=[60, 20, 12, 8], k=length)
+    words = [word for word, count in enumerate(pieces) for _ in range(count)][: length - 2]
+    ids = [rng.randrange(5, len(tokenizer)) for _ in words]
+    return {"input_ids": [tokenizer.cls_token_id, *ids, tokenizer.sep_token_id], "word_ids": [-1, *words, -1]}
 
 
 def make_batch(objective, passages, tokenizer, args):
@@ -174,12 +162,10 @@ def make_batch(objective, passages, tokenizer, args):
     return {name: tensor.to(args.device) for name, tensor in batch.items()}
 
 
-# --- Measurements ----------------------------------------------------------------------------------------------------
-
-
 def collation(tokenizer, args):
     count, length = (8, 128) if args.quick else (64, 512)
-    texts = synthetic_texts(count, length, tokenizer)
+    rng = random.Random(0)
+    texts = [synthetic_text(length, tokenizer, rng) for _ in range(count)]
     collator = RetroMAECollator(tokenizer, RetroMAEConfig())
     ids = {"mask_token_id": tokenizer.mask_token_id, "pad_token_id": tokenizer.pad_token_id}
     collator(texts)
@@ -187,7 +173,7 @@ def collation(tokenizer, args):
     for _ in range(1 if args.quick else 2):
         # The loops take seconds, ours milliseconds: ours is timed ten times before each of them.
         seconds["ours"].append(medians({"ours": lambda: collator(texts)}, 10)["ours"])
-        start, rng = time.perf_counter(), random.Random(0)
+        start = time.perf_counter()
         masking_oracle.collate_like_published(texts, **ids, vocab_size=len(tokenizer), rng=rng)
         seconds["published-like"].append(time.perf_counter() - start)
     return f"collation, {count} texts x {length} tokens (s)", {s: statistics.median(t) for s, t in seconds.items()}
@@ -197,7 +183,7 @@ def equal_losses(objective, models, batch, args):
     """Prints how far the sides are apart, after one step each; false if too far."""
     outputs = {side: train_step(model, batch, args) for side, model in models.items()}
     ours, *others = (getattr(model, "lm", model).get_input_embeddings().weight.grad for model in models.values())
-    names, equal = [name for name in outputs["ours"] if name.endswith("_loss")], True
+    names, equal = [name for name in outputs["ours"] if name.endswith("loss")], True
     for side, gradient in zip(SIDES[1:], others):
         loss = max((outputs["ours"][name] - outputs[side][name]).abs().item() for name in names)
         apart = ((ours - gradient).norm() / gradient.norm()).item()
@@ -224,14 +210,14 @@ def step_memory(side, objective, passages, tokenizer, args):
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
     except (OSError, AttributeError, TypeError):  # not a Linux with glibc
         return None
+
+    def resident_mb(field):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith(field)).split()[1]) / 1024
+
     before = resident_mb("VmRSS")
     train_step(model, batch, args)
     return resident_mb("VmHWM") - before
-
-
-def resident_mb(field):
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith(field)).split()[1]) / 1024
 
 
 def peak_memory(*inputs, repeats):
@@ -247,18 +233,14 @@ def peak_memory(*inputs, repeats):
     return {side: None if None in values else statistics.median(values) for side, values in found.items()}
 
 
-# --- The report ------------------------------------------------------------------------------------------------------
-
-
 def machine(args):
-    cpu = platform.processor() or platform.machine()
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        cpu = next((line.split(": ")[1] for line in lines if line.startswith("model name")), cpu)
-    gpu = f", {torch.cuda.get_device_name()}" if args.device == "cuda" else ""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    cpu = next((line.split(": ")[1] for line in lines if line.startswith("model name")), platform.machine())
     load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
+    gpu = f", {torch.cuda.get_device_name()}" if args.device == "cuda" else ""
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
-    return f"{cpu}, {os.cpu_count()} cores{load}{gpu}; {args.threads} threads; {versions}; {datetime.date.today()}"
+    return f"{cpu}, {os.cpu_count()} cores{load}{gpu}; {args.threads} threads; {versions}; {time.strftime('%Y-%m-%d')}"
 
 
 def table(rows):
@@ -280,12 +262,10 @@ def table(rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in SIZES.items():
+    for name, default in {**SIZES, "repeats": 5, "threads": torch.get_num_threads()}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="bfloat16 is autocast")
-    parser.add_argument("--repeats", type=int, default=5, help="steps of each side, of which the median is taken")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--quick", action="store_true", help="a toy size and one repeat: its numbers mean nothing")
     args = parser.parse_args()
     if args.quick:

@@ -154,17 +154,23 @@ class PretrainingTrainer(Trainer):
     # --- Evaluation -----------------------------------------------------------------------------------------------
 
     def get_eval_dataloader(self, eval_dataset=None) -> DataLoader:
-        training_collator, config = self.data_collator, self.accelerator.dataloader_config
-        even_batches = config.even_batches
-        if hasattr(training_collator, "set_epoch"):
-            # Its own epoch counter, which stays where it is: each evaluation sees the same masks.
-            self.data_collator = copy.copy(training_collator)
-            self.data_collator._epoch = torch.zeros((), dtype=torch.int64)
-        config.even_batches = False  # no passage twice, whatever the number of processes
-        try:
-            return super().get_eval_dataloader(eval_dataset)
-        finally:
-            self.data_collator, config.even_batches = training_collator, even_batches
+        """Every passage once: each process takes its share of them, and the masks are the same each time."""
+        if eval_dataset is None or isinstance(eval_dataset, str):
+            eval_dataset = self.eval_dataset if eval_dataset is None else self.eval_dataset[eval_dataset]
+        if not hasattr(eval_dataset, "__len__"):
+            raise InputError("The evaluation text has no length: load it without streaming.")
+        collator = self.data_collator
+        if hasattr(collator, "set_epoch"):
+            collator = copy.copy(collator)
+            collator._epoch = torch.zeros((), dtype=torch.int64)  # its own, which stays where it is
+        return DataLoader(
+            eval_dataset,
+            batch_size=self.args.eval_batch_size,
+            sampler=range(self.args.process_index, len(eval_dataset), self.args.world_size),
+            collate_fn=collator,
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+        )
 
     def evaluation_loop(
         self, dataloader, description, prediction_loss_only=None, ignore_keys=None, metric_key_prefix="eval"
