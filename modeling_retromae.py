@@ -347,8 +347,8 @@ class RetroMAEPreTrainedModel(PreTrainedModel):
         name_or_path = os.fspath(name_or_path)
         folder = _transformer_folder(name_or_path)
 
-        config = AutoConfig.from_pretrained(folder, **hub) if not _is_ours(folder) else None
-        if config is None or config.model_type == RetroMAEConfig.model_type:
+        # Read as a dict first: one of ours is loaded by this very file, and never asks for `trust_remote_code`.
+        if PretrainedConfig.get_config_dict(folder, **hub)[0].get("model_type") == RetroMAEConfig.model_type:
             config = RetroMAEConfig.from_pretrained(folder, **hub)
             _change_config(config, config_changes)
             loaded, info = cls.from_pretrained(folder, config=config, output_loading_info=True, **hub, **model)
@@ -361,8 +361,8 @@ class RetroMAEPreTrainedModel(PreTrainedModel):
             loaded.loading_report = _report(parts, missing, name_or_path)
             return loaded
 
-        row = backbone_of(config)
-        config = RetroMAEConfig(encoder_config=config)
+        config = RetroMAEConfig(encoder_config=AutoConfig.from_pretrained(folder, **hub))
+        row = backbone_of(config.encoder_config)
         _change_config(config, config_changes)
         source, info = AutoModelForMaskedLM.from_pretrained(
             folder, config=config.encoder_config, output_loading_info=True, **hub, **model
@@ -391,15 +391,6 @@ def _transformer_folder(name_or_path: str) -> str:
             modules = json.load(file)
         return os.path.join(name_or_path, modules[0].get("path", "")) if modules else name_or_path
     return name_or_path
-
-
-def _is_ours(folder: str) -> bool:
-    """Whether a local folder holds one of our checkpoints, which this very file can read without remote code."""
-    try:
-        with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
-            return json.load(file).get("model_type") == RetroMAEConfig.model_type
-    except (OSError, ValueError):
-        return False
 
 
 def _change_config(config: RetroMAEConfig, changes: dict):

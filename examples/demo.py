@@ -54,13 +54,12 @@ def main():
         training = f"+ {result['steps']} steps, {result['seconds']:.0f} s"
         search(system, training, AutoModel.from_pretrained(result["encoder"]))
 
-    print(
-        f"\nSciFact, {len(data.query_ids)} queries, {len(data.corpus_ids)} documents, cosine of the raw [CLS] vectors:\n"
-    )
+    size = f"{len(data.query_ids)} queries, {len(data.corpus_ids)} documents"
+    print(f"\nSciFact, {size}, cosine of the raw [CLS] vectors:\n")
     print(format_table(rows, ["system", "training", "ndcg@10", "recall@100"]))
     print(
-        "\nRetroMAE makes [CLS] a usable sentence vector, which MLM does not; no more than that. Fine-tuned on pairs, such"
-        "\na vector is what good retrievers start from; before that, BM25 is ahead."
+        "\nRetroMAE makes [CLS] a usable sentence vector; no more than that. It is what good retrievers start from when"
+        "\nthey are fine-tuned on pairs; until then, BM25 is ahead."
     )
     print(how_to_load(retromae["output_dir"]))
 
