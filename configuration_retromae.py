@@ -119,6 +119,16 @@ class RetroMAEConfig(PretrainedConfig):
             size -= padding_id + 1
         return size
 
+    @classmethod
+    def from_dict(cls, config_dict, **kwargs):
+        model_type = config_dict.get("model_type", cls.model_type)
+        if model_type != cls.model_type:
+            raise ValueError(
+                f"This is a checkpoint of type {model_type!r}, not of RetroMAE: use "
+                "`RetroMAEForPreTraining.from_backbone`, which builds the model around it."
+            )
+        return super().from_dict(config_dict, **kwargs)
+
     def save_pretrained(self, save_directory, **kwargs):
         # Each save names every class, or `AutoModel` fails on a folder that `RetroMAEForPreTraining` wrote.
         self.check_ranges()

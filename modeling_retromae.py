@@ -323,6 +323,9 @@ class RetroMAEPreTrainedModel(PreTrainedModel):
         embeddings = encoder.get_input_embeddings()
         path = next(name for name, module in encoder.named_modules() if module is embeddings)
         self._tied_weights_keys = {"mlm_head.decoder.weight": f"retromae.encoder.{path}.weight"}
+        if self.config.tie_word_embeddings:
+            # Stored once, as the embeddings; the Trainer then does not call the second name missing.
+            self._keys_to_ignore_on_save = ["mlm_head.decoder.weight"]
 
     @classmethod
     def from_backbone(cls, name_or_path: str | os.PathLike, **config_changes):

@@ -15,18 +15,24 @@ The output folder loads with AutoModel (trust_remote_code) and SentenceTransform
 of the backbone's own class, for everything else. `--help` lists what can be set.
 """
 
+import json
+import os
 import shlex
 import signal
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import torch
+import yaml
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoTokenizer, set_seed
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging
 
-from modeling_retromae import RetroMAEConfig, RetroMAEForMaskedLM, RetroMAEForPreTraining, backbone_of
+from modeling_retromae import BACKBONES, RetroMAEConfig, RetroMAEForMaskedLM, RetroMAEForPreTraining, backbone_of
 from retrieval_pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments, parse_arguments
 from retrieval_pretraining.corpus import load_documents
 from retrieval_pretraining.errors import InputError
@@ -74,6 +80,8 @@ def load_text(data: DataArguments, model: ModelArguments, args: PretrainingArgum
             **common,
         )
         say(args, f"text: {counts}")
+        if data.streaming:
+            train = train.shuffle(seed=args.seed, buffer_size=data.shuffle_buffer_size)
         validation = None
         if data.validation_file is not None:
             validation, counts = load_documents(
@@ -107,12 +115,26 @@ def cut_text(documents, tokenizer, max_seq_length: int, data: DataArguments, arg
             desc=f"tokenising {name}",
         )
     if not data.streaming:
-        if len(passages) == 0:
-            raise InputError(
-                f"The {name} text has no token left after tokenising: is it in a script the tokenizer knows?"
-            )
-        say(args, f"{name}: {len(documents)} documents, {len(passages)} passages of at most {max_seq_length} tokens")
+        say(
+            args,
+            f"{name}: {len(documents):,} documents, {len(passages):,} passages of at most {max_seq_length} tokens",
+        )
+        _check_unknown(passages, tokenizer, name, args)
     return passages
+
+
+def _check_unknown(passages, tokenizer, name: str, args: PretrainingArguments):
+    """Tokens that the tokenizer does not know are never predicted: many are worth a word, only such are an error."""
+    ids = np.concatenate(passages.with_format("numpy")[:2000]["input_ids"])
+    content = ids[~np.isin(ids, [tokenizer.cls_token_id, tokenizer.sep_token_id])]
+    share = float(np.mean(content == tokenizer.unk_token_id)) if tokenizer.unk_token_id is not None else 0.0
+    if share == 1.0:
+        raise InputError(f"The tokenizer knows not one token of the {name} text: is it of the text's language?")
+    if share > 0.05:
+        say(
+            args,
+            f"warning: the tokenizer does not know {share:.0%} of the tokens of the {name} text; they teach nothing",
+        )
 
 
 # --- The model ----------------------------------------------------------------------------------------------------
@@ -126,14 +148,31 @@ def load_tokenizer(model: ModelArguments, train_documents, args: PretrainingArgu
             )
         say(args, f"training a tokenizer of {model.tokenizer_vocab_size} tokens")
         return train_tokenizer((row["text"] for row in train_documents), vocab_size=model.tokenizer_vocab_size)
-    name = model.tokenizer_name or model.model_name_or_path
+    option = "tokenizer_name" if model.tokenizer_name else "model_name_or_path"
+    name = getattr(model, option)
+    hub = {"revision": model.model_revision, "token": model.token, "cache_dir": model.cache_dir}
     try:
-        return AutoTokenizer.from_pretrained(
-            name, revision=model.model_revision, token=model.token, cache_dir=model.cache_dir, use_fast=True
-        )
+        tokenizer = AutoTokenizer.from_pretrained(name, use_fast=True, **hub)
     except (OSError, ValueError) as error:
-        option = "--tokenizer_name" if model.tokenizer_name else "--model_name_or_path"
-        raise InputError(f"No tokenizer could be loaded from {option} {name}: {_first_line(error)}") from error
+        raise InputError(f"No tokenizer could be loaded from --{option} {name}: {_first_line(error)}") from error
+    if model.tokenizer_name and model.model_name_or_path:
+        _check_same_vocabulary(tokenizer, model, hub)
+    return tokenizer
+
+
+def _check_same_vocabulary(tokenizer, model: ModelArguments, hub: dict):
+    """Another tokenizer may add tokens to the model's, but not give its rows another meaning."""
+    try:
+        own = AutoTokenizer.from_pretrained(model.model_name_or_path, use_fast=True, **hub).get_vocab()
+    except (OSError, ValueError):
+        return  # a model without a tokenizer: it has to be believed
+    given = tokenizer.get_vocab()
+    moved = sum(given.get(token) != number for token, number in own.items())
+    if moved:
+        raise InputError(
+            f"--tokenizer_name {model.tokenizer_name} gives {moved:,} of the model's {len(own):,} tokens another id: "
+            "its embeddings would mean other words. Use the model's own tokenizer, or train from scratch."
+        )
 
 
 def choose_length(data: DataArguments, longest: int) -> int:
@@ -167,9 +206,9 @@ def load_model(model: ModelArguments, tokenizer, args: PretrainingArguments):
             config = RetroMAEConfig(encoder_config=_config_from_scratch(model, tokenizer), **changes)
             result = model_class(config)
             say(args, f"{config.encoder_config.model_type} from scratch: {result.num_parameters():,} parameters")
-    except (OSError, ValueError) as error:
-        option = f"--model_name_or_path {model.model_name_or_path}" if model.model_name_or_path else "the model"
-        raise InputError(f"{option} cannot be used: {_first_line(error)}") from error
+    except (OSError, ValueError, KeyError, TypeError, ImportError, StrictDataclassError) as error:
+        option = "model_name_or_path" if model.model_name_or_path else "config_name"
+        raise InputError(f"--{option} {getattr(model, option)} cannot be used: {_first_line(error)}") from error
     if len(tokenizer) > result.config.vocab_size:
         say(args, f"vocabulary: {result.config.vocab_size} -> {len(tokenizer)} tokens")
         result.resize_token_embeddings(len(tokenizer))
@@ -178,27 +217,53 @@ def load_model(model: ModelArguments, tokenizer, args: PretrainingArguments):
 
 def _config_from_scratch(model: ModelArguments, tokenizer):
     if model.config_name in CONFIG_MAPPING:
-        config = AutoConfig.for_model(model.config_name)
+        base = AutoConfig.for_model(model.config_name)
+    elif model.config_name in BACKBONES or "/" in model.config_name or Path(model.config_name).exists():
+        base = AutoConfig.from_pretrained(model.config_name, revision=model.model_revision, token=model.token)
     else:
-        config = AutoConfig.from_pretrained(model.config_name, revision=model.model_revision, token=model.token)
-    backbone_of(config)
-    if model.config_overrides:
-        for pair in model.config_overrides.split(","):
-            if "=" not in pair:
-                raise ValueError(f"--config_overrides is name=value,name=value; {pair!r} has no `=`.")
-        config.update_from_string(model.config_overrides)
-    config.vocab_size = len(tokenizer)
+        raise ValueError(f"--config_name {model.config_name} is no folder and no type; types: {', '.join(BACKBONES)}.")
+    backbone_of(base)
+    changes = {"vocab_size": len(tokenizer)}
     for name in ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"):
-        if getattr(config, name, None) is not None:
-            setattr(config, name, getattr(tokenizer, name, None))
+        if getattr(base, name, None) is not None:
+            changes[name] = getattr(tokenizer, name, None)
+    for pair in filter(None, (model.config_overrides or "").replace(" ", "").split(",")):
+        name, equals, value = pair.partition("=")
+        if not equals or not hasattr(base, name):
+            raise ValueError(f"--config_overrides takes name=value,name=value of {type(base).__name__}, not {pair!r}.")
+        changes[name] = value if isinstance(getattr(base, name), str) else yaml.safe_load(value)
+    # Made anew, not updated: fields that follow from others (the kinds of ModernBERT's layers) follow the changes.
+    fields = {} if model.config_name in CONFIG_MAPPING else base.to_dict()
+    if "num_hidden_layers" in changes:
+        fields.pop("layer_types", None)
+    config = type(base)(**{**fields, **changes})
+    if hasattr(config, "validate"):
+        config.validate()
     return config
 
 
 def _first_line(error: Exception) -> str:
+    if isinstance(error, StrictDataclassError):  # the reason is on the last line
+        return " ".join(str(error).split())
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
 # --- The run ------------------------------------------------------------------------------------------------------
+
+
+def prepare_output(model: ModelArguments, args: PretrainingArguments):
+    """The folder exists, can be written to, and is not what the run reads."""
+    output = Path(args.output_dir)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        probe = output / f".write_test_{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise InputError(f"--output_dir {output} cannot be written to: {error.strerror}.") from error
+    source = model.model_name_or_path
+    if source is not None and Path(source).exists() and Path(source).samefile(output):
+        raise InputError(f"--output_dir {output} is --model_name_or_path too: the model would be overwritten.")
 
 
 def find_checkpoint(args: PretrainingArguments) -> str | None:
@@ -211,14 +276,72 @@ def find_checkpoint(args: PretrainingArguments) -> str | None:
                 f"{args.output_dir} holds the checkpoint {last} of an earlier run: add --resume_from_checkpoint True "
                 "to go on from it, or give another --output_dir."
             )
+        if (Path(args.output_dir) / "model.safetensors").exists():
+            raise InputError(f"{args.output_dir} holds the model of an earlier run: give another --output_dir.")
         return None
     if wanted.lower() == "true":
-        if last is None:
+        wanted = last
+        if wanted is None:
             raise InputError(f"--resume_from_checkpoint True: {args.output_dir} holds no complete checkpoint.")
-        return last
-    if not (Path(wanted) / "trainer_state.json").is_file():
+    state = Path(wanted) / "trainer_state.json"
+    if not state.is_file():
         raise InputError(f"--resume_from_checkpoint {wanted} is not a complete checkpoint.")
+    if not (args.fsdp or args.deepspeed) and not (Path(wanted) / "optimizer.pt").is_file():
+        raise InputError(
+            f"--resume_from_checkpoint {wanted} was saved without the optimizer: start from its weights with "
+            "--model_name_or_path and another --output_dir."
+        )
+    done = json.loads(state.read_text(encoding="utf-8"))
+    finished = done["global_step"] >= args.max_steps > 0 or (
+        args.max_steps <= 0 and done["epoch"] is not None and done["epoch"] >= args.num_train_epochs
+    )
+    if finished:
+        raise InputError(
+            f"{wanted} is the end of its run ({done['global_step']} steps): raise --max_steps or --num_train_epochs."
+        )
     return wanted
+
+
+def check_resumed_settings(model: ModelArguments, data: DataArguments, args: PretrainingArguments, resumed: bool):
+    """Keeps what a run was started with in its folder, and says what is different when it is resumed."""
+    path = Path(args.output_dir) / "_run_arguments.json"  # `_`: is not pushed
+    settings = {**asdict(model), **asdict(data)}
+    settings.pop("token")
+    settings["total batch"] = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
+    if resumed and path.is_file():
+        before = json.loads(path.read_text(encoding="utf-8"))
+        changed = {name: value for name, value in settings.items() if before.get(name) != value}
+        for name in ("objective", "config_name", "config_overrides", "tokenizer_vocab_size"):
+            if name in changed:
+                raise InputError(
+                    f"This run was started with --{name} {before.get(name)}; it cannot be resumed with another."
+                )
+        for name, value in changed.items():
+            say(args, f"warning: resumed with another {name}: {before.get(name)} -> {value}")
+    if args.process_index == 0:
+        path.write_text(json.dumps(settings, indent=2, ensure_ascii=False), encoding="utf-8")
+
+
+def check_best_metric(args: PretrainingArguments, model, retrieval):
+    """The metric that chooses the best checkpoint is one that the evaluations will have."""
+    wanted = args.metric_for_best_model
+    if wanted is None or args.eval_strategy == "no":
+        return
+    names = ["loss", *model.loss_weights, *(name.replace("_loss", "_accuracy") for name in model.loss_weights)]
+    if retrieval is not None:
+        names += [f"retrieval_{name}" for name in ("ndcg@10", "recall@100", "mrr@10")]
+    if wanted.removeprefix("eval_") not in names:
+        known = ", ".join(f"eval_{name}" for name in names)
+        hint = " (retrieval metrics need --eval_retrieval_dir)" if "retrieval" in wanted else ""
+        raise InputError(f"--metric_for_best_model {wanted} is not measured{hint}; there are {known}.")
+
+
+def resume_command(args: PretrainingArguments, checkpoint: str) -> str:
+    """The command that goes on from a checkpoint. Of a flag that stands twice, the last one counts."""
+    launcher = ["python"]
+    if args.world_size > 1:
+        launcher = ["torchrun", f"--nproc_per_node={os.environ.get('LOCAL_WORLD_SIZE', args.world_size)}"]
+    return shlex.join([*launcher, *sys.argv, "--resume_from_checkpoint", checkpoint])
 
 
 def run(model_args: ModelArguments, data_args: DataArguments, args: PretrainingArguments) -> dict:
@@ -227,7 +350,9 @@ def run(model_args: ModelArguments, data_args: DataArguments, args: PretrainingA
     data_args.check(
         max_steps=args.max_steps, init_weights=model_args.init_weights, evaluates=args.eval_strategy != "no"
     )
+    prepare_output(model_args, args)
     checkpoint = find_checkpoint(args)
+    check_resumed_settings(model_args, data_args, args, resumed=checkpoint is not None)
     retrieval = None
     if data_args.eval_retrieval_dir is not None:
         retrieval = load_retrieval_data(data_args.eval_retrieval_dir, split=data_args.eval_retrieval_split)
@@ -237,6 +362,7 @@ def run(model_args: ModelArguments, data_args: DataArguments, args: PretrainingA
     tokenizer = load_tokenizer(model_args, train, args)
     check_tokenizer(tokenizer)
     model = load_model(model_args, tokenizer, args)
+    check_best_metric(args, model, retrieval)
     length = choose_length(data_args, model.config.max_position_embeddings)
     tokenizer.model_max_length = length
     train_passages = cut_text(train, tokenizer, length, data_args, args, "training")
@@ -287,9 +413,8 @@ def run(model_args: ModelArguments, data_args: DataArguments, args: PretrainingA
     results["seconds"] = time.time() - started
     if signals.received is not None:
         saved = last_complete_checkpoint(args.output_dir)
-        command = [word for word in sys.argv if not word.startswith("--resume_from_checkpoint")]
         say(args, f"\nStopped after step {trainer.state.global_step}, saved in {saved}. To go on exactly from there:")
-        say(args, f"  {shlex.join(['python', *command])} --resume_from_checkpoint {saved}")
+        say(args, f"  {resume_command(args, saved)}")
         raise SystemExit(128 + signals.received)
     trainer.log_metrics("train", outcome.metrics)
     trainer.save_metrics("train", outcome.metrics)
@@ -341,12 +466,10 @@ def main(arguments: list[str] | None = None) -> int:
     """The command line: returns the exit status."""
     try:
         run(*parse_arguments([ModelArguments, DataArguments, PretrainingArguments], arguments))
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except NonFiniteLossError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    except (InputError, NonFiniteLossError) as error:
+        if os.environ.get("RANK", "0") == "0":  # several processes make the same mistake
+            print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, InputError) else 1
     except KeyboardInterrupt:
         print("\nStopped.", file=sys.stderr)
         return 128 + signal.SIGINT

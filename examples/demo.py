@@ -6,6 +6,7 @@ time: once as RetroMAE, once as plain MLM. Then each searches SciFact's queries 
 
 import copy
 import os
+import shutil
 from pathlib import Path
 
 import torch
@@ -23,15 +24,17 @@ MAX_SEQ_LENGTH = 128
 
 
 def train(recipe: str) -> dict:
-    """Runs a recipe; its results, with the folder of the plain encoder."""
+    """Runs a recipe, afresh each time; its results, with the folder of the plain encoder."""
     arguments = parse_arguments([ModelArguments, DataArguments, PretrainingArguments], [recipe])
     print(f"\n--- {recipe}", flush=True)
+    shutil.rmtree(arguments[2].output_dir, ignore_errors=True)
     return {**run(*arguments), "encoder": f"{arguments[2].output_dir}/encoder", "output_dir": arguments[2].output_dir}
 
 
 def main():
     os.chdir(ROOT)  # recipes name their files from there
     logging.disable_progress_bar()  # of loading 3 MB; training and searching keep theirs
+    logging.set_verbosity_error()  # the MLM head is left out on purpose
     data = load_retrieval_data("examples/data/scifact")
     tokenizer = AutoTokenizer.from_pretrained(STARTER)
     starter = AutoModel.from_pretrained(STARTER, dtype=torch.float32)
@@ -58,8 +61,8 @@ def main():
     print(f"\nSciFact, {size}, cosine of the raw [CLS] vectors:\n")
     print(format_table(rows, ["system", "training", "ndcg@10", "recall@100"]))
     print(
-        "\nRetroMAE makes [CLS] a usable sentence vector; no more than that. It is what good retrievers start from when"
-        "\nthey are fine-tuned on pairs; until then, BM25 is ahead."
+        "\nRetroMAE makes [CLS] a usable sentence vector, no more than that: a start for fine-tuning on pairs."
+        "\nUntil then, BM25 is ahead."
     )
     print(how_to_load(retromae["output_dir"]))
 

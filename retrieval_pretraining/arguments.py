@@ -4,6 +4,7 @@ A run is a recipe (YAML: one `name: value` a line) and flags; flags win. `parse_
 """
 
 import difflib
+import json
 import sys
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -83,22 +84,31 @@ class ModelArguments:
     cache_dir: str | None = field(default=None, metadata=_help("Where downloads and prepared data are kept."))
 
     def retromae_changes(self) -> dict:
-        """The fields of `RetroMAEConfig` that were set."""
+        """The fields of `RetroMAEConfig` that were set, or that the objective sets."""
         names = ("decoder_query", "enhanced_decoding", "decoder_prediction_rate", "bow_loss_weight")
         changes = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        if self.objective == "dupmae":
-            changes.setdefault("bow_loss_weight", 0.1)
+        if self.objective != "mlm":
+            # Said in every case: a checkpoint to go on from may have had the other objective.
+            changes.setdefault("bow_loss_weight", 0.1 if self.objective == "dupmae" else 0.0)
         return changes
 
     def check(self):
         _check_choice("objective", self.objective, OBJECTIVES)
         _check_choice("init_weights", self.init_weights, ("random", "corpus"))
         _check_choice("decoder_query", self.decoder_query, (None, "position", "embedding"))
+        if self.bow_loss_weight is not None and self.bow_loss_weight < 0.0:
+            raise InputError(f"--bow_loss_weight is 0 or more, not {self.bow_loss_weight}.")
+        if self.decoder_prediction_rate is not None and not 0.0 < self.decoder_prediction_rate <= 1.0:
+            raise InputError(
+                f"--decoder_prediction_rate is above 0 and at most 1, not {self.decoder_prediction_rate}."
+            )
         if (self.model_name_or_path is None) == (self.config_name is None):
             raise InputError(
                 "Give either --model_name_or_path (start from a model) or --config_name (from scratch, such as bert)."
             )
         if self.model_name_or_path is not None:
+            if self.model_name_or_path.startswith((".", "/", "~")) and not Path(self.model_name_or_path).exists():
+                raise InputError(f"--model_name_or_path {self.model_name_or_path}: there is no such folder.")
             for name in ("config_overrides", "tokenizer_vocab_size"):
                 if getattr(self, name) is not None:
                     raise InputError(
@@ -144,6 +154,9 @@ class DataArguments:
         default="strict", metadata=_help("strict names file and line of a bad byte; replace counts them.")
     )
     streaming: bool = field(default=False, metadata=_help("Read while training; needs --max_steps."))
+    shuffle_buffer_size: int = field(
+        default=10_000, metadata=_help("With --streaming: documents among which the order is random.")
+    )
     max_train_samples: int | None = field(default=None, metadata=_help("Use the first so many documents."))
     max_eval_samples: int | None = field(default=None, metadata=_help("The same for the evaluation losses."))
     max_seq_length: int | None = field(
@@ -189,6 +202,8 @@ class DataArguments:
             raise InputError("--init_weights corpus reads all text first: leave out --streaming.")
         if self.streaming and self.validation_split_percentage > 0:
             raise InputError("--streaming cannot hold out a share of the text: give --validation_file.")
+        if self.shuffle_buffer_size < 1:
+            raise InputError(f"--shuffle_buffer_size is 1 (no shuffling) or more, not {self.shuffle_buffer_size}.")
 
 
 @dataclass
@@ -208,6 +223,17 @@ class PretrainingArguments(TrainingArguments):
     def __post_init__(self):
         if self.output_dir is None:
             raise InputError("Give --output_dir: where the model is written.")
+        for name in ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"):
+            if getattr(self, name) < 1:
+                raise InputError(f"--{name} is 1 or more, not {getattr(self, name)}.")
+        if self.seed < 0:
+            raise InputError(f"--seed is 0 or more, not {self.seed}.")
+        if self.max_steps <= 0 and self.num_train_epochs <= 0:
+            raise InputError("Nothing to train: --max_steps or --num_train_epochs is above 0.")
+        if self.label_smoothing_factor != 0:
+            raise InputError("--label_smoothing_factor has no effect on these losses: leave it out.")
+        if not torch.accelerator.is_available():
+            self.use_cpu = True  # or transformers refuses bf16, which a CPU can do
         if self.fp16 and (self.use_cpu or not torch.cuda.is_available()):
             raise InputError("--fp16 needs a GPU; leave it out here, or use --bf16.")
         if self.bf16 is None:
@@ -221,46 +247,56 @@ class PretrainingArguments(TrainingArguments):
 def parse_arguments(argument_classes: list[type], arguments: list[str] | None = None) -> tuple:
     """Instances of the classes from `[recipe.yaml] --flag value ...`; flags override the recipe.
 
-    Raises `InputError` for a name that none of the classes has, with the nearest one that exists.
+    Raises `InputError` for a name that none of the classes has, with the nearest one that exists, and for a value that
+    it cannot take.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    parser = HfArgumentParser(argument_classes)
+    parser = HfArgumentParser(argument_classes, allow_abbrev=False, usage="%(prog)s [recipe.yaml] [--name value ...]")
     names = [entry.name for kind in argument_classes for entry in fields(kind) if entry.init]
     if arguments and not arguments[0].startswith("-"):
-        recipe = _read_recipe(Path(arguments.pop(0)), names)
-        for action in parser._actions:  # what the recipe gives need not be given again
-            if action.dest in recipe:
-                action.required = False
-        parser.set_defaults(**recipe)
+        # As flags before the others: they are checked as flags are, and the last one wins.
+        arguments = [*_recipe_flags(Path(arguments[0]), names), *arguments[1:]]
 
     def error(message: str):
         raise InputError(f"{message[0].upper()}{message[1:]}. See --help.")
 
     parser.error = error
-    *parsed, unknown = parser.parse_args_into_dataclasses(
-        arguments, return_remaining_strings=True, look_for_args_file=False
-    )
+    try:
+        *parsed, unknown = parser.parse_args_into_dataclasses(
+            arguments, return_remaining_strings=True, look_for_args_file=False
+        )
+    except InputError:
+        raise
+    except (ValueError, ImportError) as problem:  # what TrainingArguments refuses
+        raise InputError(str(problem).strip().splitlines()[0]) from problem
     if unknown:
         flag = next((word for word in unknown if word.startswith("--")), unknown[0])
+        if flag.endswith((".yaml", ".yml")):
+            raise InputError(f"The recipe {flag} comes first, before every option.")
         raise InputError(f"There is no option {flag}{_nearest(flag.lstrip('-').split('=')[0], names, '--')}")
     return tuple(parsed)
 
 
-def _read_recipe(path: Path, names: list[str]) -> dict:
+def _recipe_flags(path: Path, names: list[str]) -> list[str]:
     if not path.is_file():
         raise InputError(f"There is no recipe {path}.")
     try:
         recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"The recipe {path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(recipe, dict):
         raise InputError(f"The recipe {path} should hold one `name: value` a line.")
+    flags = []
     for name, value in recipe.items():
         if name not in names:
             raise InputError(f"The recipe {path} sets {name}, which does not exist{_nearest(str(name), names, '')}")
-        if name in ("train_file", "validation_file") and isinstance(value, str):
-            recipe[name] = [value]
-    return recipe
+        if value is None:
+            raise InputError(f"The recipe {path} gives {name} no value.")
+        if value is False and str(name).endswith("_strategy"):
+            value = "no"  # YAML reads a bare `no` as false
+        values = value if isinstance(value, list) else [json.dumps(value) if isinstance(value, dict) else value]
+        flags += [f"--{name}", *(str(each) for each in values)]
+    return flags
 
 
 def _nearest(name: str, names: list[str], prefix: str) -> str:

@@ -168,7 +168,9 @@ def load_documents(
     if (train_file is None) == (dataset_name is None):
         raise InputError("give either train_file or dataset_name, to say where the text comes from")
     if max_samples is not None and max_samples < 1:
-        raise InputError(f"max_samples is {max_samples}; give 1 or more, or leave it out")
+        raise InputError(
+            f"--max_train_samples or --max_eval_samples is {max_samples}; give 1 or more, or leave it out"
+        )
     columns = {"text_column_name": text_column_name, "title_column_name": title_column_name}
     if dataset_name is not None:
         return _load_hub_dataset(
@@ -273,7 +275,7 @@ def _load_hub_dataset(name, config_name, split, columns, streaming, max_samples,
         if column not in present:
             raise InputError(
                 f"dataset {name}: no column '{column}'; columns present: {', '.join(present)}; "
-                "name one of them as the column to read"
+                "name one of them with --text_column_name"
             )
     dataset = dataset.select_columns(wanted)
     clean = {"batched": True, "remove_columns": wanted, "fn_kwargs": {"columns": wanted, "source": f"dataset {name}"}}

@@ -163,6 +163,8 @@ def positive_pmi(pairs: sparse.csr_matrix, *, context_power: float = 0.75) -> sp
     """
     pairs = pairs.tocoo()
     totals = np.asarray(pairs.sum(axis=1), dtype=np.float64).ravel()
+    if not len(pairs.data):  # texts of one token each
+        return pairs.tocsr()
     context = totals**context_power / np.sum(totals**context_power)
     information = np.log(pairs.data / (totals[pairs.row] * context[pairs.col])).astype(np.float32)
     positive = information > 0

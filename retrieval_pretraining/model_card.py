@@ -35,26 +35,27 @@ order, not for their values.
 
 ## Use
 
-`encoder/` is a plain {{ model_type }} model, which needs no code of ours:
-
 ```python
 from sentence_transformers import SentenceTransformer
 
-model = SentenceTransformer("{{ folder }}/encoder")
+model = SentenceTransformer("{{ where }}", trust_remote_code=True)
 vectors = model.encode(["a query", "a document"])
 ```
 
-The folder itself holds everything, the decoder too, to go on with pre-training:
+The same vectors with transformers alone:
 
 ```python
+import torch
 from transformers import AutoModel, AutoTokenizer
 
-tokenizer = AutoTokenizer.from_pretrained("{{ folder }}")
-model = AutoModel.from_pretrained("{{ folder }}", trust_remote_code=True)
-vectors = model(**tokenizer(["a query", "a document"], padding=True, return_tensors="pt")).pooler_output
+tokenizer = AutoTokenizer.from_pretrained("{{ where }}", trust_remote_code=True)
+model = AutoModel.from_pretrained("{{ where }}", trust_remote_code=True)
+inputs = tokenizer(["a query", "a document"], padding=True, truncation=True, return_tensors="pt")
+vectors = torch.nn.functional.normalize(model(**inputs).pooler_output)
 ```
 
-Texts of up to {{ max_seq_length }} tokens; the vector of the first token, normalised to length 1; no prompts.
+Texts of up to {{ max_seq_length }} tokens; the state of the first token, normalised to length 1; no prompts.
+`encoder/` in this folder is a plain {{ model_type }} model that loads without remote code. {{ whole }}
 
 ## How it was trained
 
@@ -107,7 +108,10 @@ def write_model_card(folder, model, model_args, data_args, args, results: dict, 
         data,
         template_str=_TEMPLATE,
         name=Path(folder).name,
-        folder=Path(folder).name,
+        where=args.hub_model_id or Path(folder).name,
+        whole="The weights here are the encoder and its MLM head."
+        if model_args.objective == "mlm"
+        else "The weights here are whole, the decoder too, to go on with pre-training.",
         method=_METHODS[model_args.objective],
         model_type=encoder.model_type,
         max_seq_length=results["max_seq_length"],

@@ -100,7 +100,7 @@ class SourceFile:
         listed = ", ".join(map(str, present[:_MAX_LISTED])) + (", ..." if len(present) > _MAX_LISTED else "")
         return InputError(
             f"{self.path}: no column '{name}'; columns present: {listed or 'none'}; "
-            "name one of them as the column to read"
+            "name one of them with --text_column_name"
         )
 
     def lines(self) -> Iterator[str]:
@@ -131,7 +131,7 @@ class SourceFile:
         if self.encoding_errors == "strict":
             raise self.error(
                 f"holds bytes that are not {self.encoding}; give the file's encoding (Chinese files are often "
-                "gb18030) or encoding_errors='replace'"
+                "gb18030) or --encoding_errors replace"
             )
         self.counts.undecodable += line.count(_UNDECODABLE)
         return line.replace(_UNDECODABLE, REPLACEMENT[self.encoding_errors])
@@ -211,7 +211,7 @@ def _without_surrogates(file: SourceFile, place: str, value: Any) -> Any:
         return value
     if file.encoding_errors == "strict":
         raise file.error(
-            "holds half of a \\uD800-\\uDFFF pair; repair it or set encoding_errors='replace'", place=place
+            "holds half of a \\uD800-\\uDFFF pair; repair it or give --encoding_errors replace", place=place
         )
     value, replaced = _SURROGATE.subn(REPLACEMENT[file.encoding_errors], value)
     file.counts.undecodable += replaced

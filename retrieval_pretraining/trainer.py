@@ -63,11 +63,15 @@ class PretrainingTrainer(Trainer):
         args.logging_nan_inf_filter = False  # ours names the step, and asks the GPU nothing in between
         # Batches differ in length: each process reads its own, none is cut out of a larger one.
         args.accelerator_config.dispatch_batches = False
+        if args.ddp_find_unused_parameters is None:
+            args.ddp_find_unused_parameters = False  # every parameter has a part in every step
         if args.n_gpu > 1:
             logger.warning(
                 f"Using 1 of {args.n_gpu} GPUs; start with `torchrun --nproc_per_node {args.n_gpu}` for all."
             )
             args._n_gpu = 1
+        if processing_class is None and (data_collator is None or not hasattr(model, "config")):
+            raise InputError("PretrainingTrainer needs the tokenizer: give `processing_class`.")
         self.retrieval_data = retrieval_data
         self.max_seq_length = max_seq_length or _longest_input(model, processing_class)
         if data_collator is None:
@@ -86,6 +90,10 @@ class PretrainingTrainer(Trainer):
         self.add_callback(_EpochOfMasks(self))
 
     def _tokenised(self, dataset, tokenizer, description: str):
+        if isinstance(dataset, list) and dataset and isinstance(dataset[0], dict):
+            from datasets import Dataset
+
+            dataset = Dataset.from_list(dataset)
         columns = getattr(dataset, "column_names", None)
         if not columns:
             return dataset
@@ -157,6 +165,9 @@ class PretrainingTrainer(Trainer):
         """Every passage once: each process takes its share of them, and the masks are the same each time."""
         if eval_dataset is None or isinstance(eval_dataset, str):
             eval_dataset = self.eval_dataset if eval_dataset is None else self.eval_dataset[eval_dataset]
+        if eval_dataset is None:
+            raise InputError("There is nothing to evaluate on: give `eval_dataset`.")
+        eval_dataset = self._tokenised(eval_dataset, self.processing_class, "eval")
         if not hasattr(eval_dataset, "__len__"):
             raise InputError("The evaluation text has no length: load it without streaming.")
         collator = self.data_collator
@@ -301,7 +312,7 @@ class _EpochOfMasks(TrainerCallback):
 class SaveOnSignal(TrainerCallback):
     """Ctrl-C (or SIGTERM) finishes the step, saves a checkpoint and stops; a second one stops at once.
 
-    Several processes agree, every tenth step, on whether to stop.
+    Several processes agree on the step (on GPUs, every tenth step).
     """
 
     def __init__(self):
@@ -320,8 +331,8 @@ class SaveOnSignal(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         stop = self.received is not None
         if args.world_size > 1:
-            if state.global_step % 10:
-                return
+            if args.device.type != "cpu" and state.global_step % 10:
+                return  # asking a GPU at every step would wait for it
             flag = torch.tensor(int(stop), device=args.device)
             torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
             stop = bool(flag)

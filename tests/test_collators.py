@@ -1,5 +1,6 @@
 """Batches: padded, masked, with nothing special touched, for any tokenizer; the same for a text in any batch."""
 
+import copy
 import pickle
 
 import pytest
@@ -104,6 +105,22 @@ def test_without_enhanced_decoding_the_decoder_predicts_its_masked_tokens():
     labelled = batch["decoder_labels"] != -100
     assert not torch.equal(labelled, batch["labels"] != -100)
     assert (batch["decoder_input_ids"][labelled] == bert_tokenizer().mask_token_id).float().mean() > 0.6
+
+
+def test_added_tokens_are_masked_and_bagged_like_any_other():
+    tokenizer = copy.deepcopy(bert_tokenizer())
+    tokenizer.add_tokens(["sensorless"])
+    new = len(tokenizer) - 1
+    rows = features(tokenizer, texts=["Sensorless control of a motor."])
+    collator = RetroMAECollator(tokenizer, retromae_config(bow_loss_weight=0.1), encoder_mlm_probability=1.0)
+    batch = collator(rows)
+    assert batch["bag_of_words"].shape == (1, len(tokenizer)) and batch["bag_of_words"][0, new] > 0
+    assert (batch["labels"] == new).any()
+    config = retromae_config(bow_loss_weight=0.1)
+    config.vocab_size = len(bert_tokenizer())
+    model = RetroMAEForPreTraining(config)
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    assert torch.isfinite(model(**batch).loss)
 
 
 def test_lengths_are_rounded_up_on_request():
