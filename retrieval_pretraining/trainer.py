@@ -302,11 +302,17 @@ class _EpochOfMasks(TrainerCallback):
     def on_train_begin(self, args, state, control, **kwargs):
         self.trainer._sums = _PartSums(self.trainer.model, args.device)
         self.trainer._sums.start(state.global_step)
+        # Passes that are behind a resumed run. `state.epoch` is a fraction within one, may end a rounding error below a
+        # whole number, and of a stream, whose length nobody knows, it says nothing.
+        passes = (state.epoch or 0.0) + 1e-6
+        if not hasattr(self.trainer.train_dataset, "__len__"):
+            passes = state.global_step // max(1, state.max_steps)
+        self.epoch = int(passes) - 1
 
     def on_epoch_begin(self, args, state, control, **kwargs):
+        self.epoch += 1
         if hasattr(self.trainer.data_collator, "set_epoch"):
-            # A resumed epoch begins at a fraction; a whole epoch may end a rounding error below a whole number.
-            self.trainer.data_collator.set_epoch(int((state.epoch or 0.0) + 1e-6))
+            self.trainer.data_collator.set_epoch(self.epoch)
 
 
 class SaveOnSignal(TrainerCallback):

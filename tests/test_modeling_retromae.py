@@ -346,6 +346,12 @@ def test_an_unsupported_backbone_is_refused_with_the_list(tmp_path):
         RetroMAEForPreTraining.from_backbone(tmp_path)
 
 
+def test_a_plain_checkpoint_is_not_taken_for_one_of_ours(tmp_path):
+    AutoModelForMaskedLM.from_config(encoder_config()).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="from_backbone"):
+        RetroMAEForPreTraining.from_pretrained(tmp_path)
+
+
 def test_an_unknown_field_is_refused(tmp_path):
     AutoModelForMaskedLM.from_config(encoder_config()).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="`decoder_qery` is a field neither"):

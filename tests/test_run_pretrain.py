@@ -1,9 +1,11 @@
 """The front door: any format in, a complete folder out, and one clear line for every mistake."""
 
+import copy
 import csv
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file
-from tokenizers_for_tests import SENTENCES, bert_tokenizer
+from tokenizers_for_tests import SENTENCES, bert_tokenizer, unigram_tokenizer
 from toy_models import encoder_config
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM
 
@@ -196,6 +198,42 @@ MISTAKES = {
     "typo": ({"encoder_mlm_probabilty": 0.3}, "did you mean --encoder_mlm_probability?"),
     "not a number": ({"max_steps": "many"}, "many"),
     "retrieval folder": ({"eval_retrieval_dir": "{folder}"}, "corpus.jsonl"),
+    "output is a file": ({"output_dir": "{folder}/t.jsonl"}, "--output_dir"),
+    "output is the model": ({"output_dir": "{backbone}"}, "overwritten"),
+    "batch of none": ({"per_device_train_batch_size": 0}, "--per_device_train_batch_size"),
+    "no epoch": ({"num_train_epochs": 0, "max_steps": -1}, "--num_train_epochs"),
+    "label smoothing": ({"label_smoothing_factor": 0.1}, "--label_smoothing_factor"),
+    "abbreviation": ({"encoder_mlm": 0.3}, "--encoder_mlm"),
+    "best of nothing": ({"load_best_model_at_end": True}, "load_best_model_at_end"),
+    "unmeasured metric": (
+        {
+            "metric_for_best_model": "eval_retrieval_ndcg@10",
+            "eval_strategy": "steps",
+            "validation_split_percentage": 10,
+        },
+        "--eval_retrieval_dir",
+    ),
+    "no such folder": ({"model_name_or_path": "./no/such"}, "no such folder"),
+    "no such type": ({"model_name_or_path": None, "config_name": "brt", "tokenizer_name": "{backbone}"}, "roberta"),
+    "no such field": (
+        {
+            "model_name_or_path": None,
+            "config_name": "bert",
+            "tokenizer_name": "{backbone}",
+            "config_overrides": "hidden_sise=3",
+        },
+        "hidden_sise",
+    ),
+    "no such activation": (
+        {
+            "model_name_or_path": None,
+            "config_name": "bert",
+            "tokenizer_name": "{backbone}",
+            "config_overrides": "hidden_act=gellu",
+        },
+        "gellu",
+    ),
+    "unknown script": ({"train_file": "{folder}/thai.txt"}, "not one token"),
     "evaluation of nothing": ({"eval_strategy": "epoch"}, "--validation_file"),
     "drop_last of all": (
         {"dataloader_drop_last": True, "per_device_train_batch_size": 500},
@@ -208,6 +246,7 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_one_line_that_names_the_option(mistake, tmp_path, backbone, text_file, capsys):
     (tmp_path / "t.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "thai.txt").write_text("\u0e20\u0e32\u0e29\u0e32\u0e44\u0e17\u0e22\n" * 5, encoding="utf-8")
     changes, expected = MISTAKES[mistake]
     settings = {
         "model_name_or_path": backbone,
@@ -217,7 +256,9 @@ def test_a_mistake_is_one_line_that_names_the_option(mistake, tmp_path, backbone
         **changes,
     }
     settings = {
-        name: str(value).replace("{folder}", str(tmp_path)) for name, value in settings.items() if value is not None
+        name: str(value).replace("{folder}", str(tmp_path)).replace("{backbone}", str(backbone))
+        for name, value in settings.items()
+        if value is not None
     }
     assert door(**settings) == 2
     assert expected in error_line(capsys)
@@ -254,6 +295,148 @@ def test_an_earlier_run_is_not_overwritten(tmp_path, backbone, text_file, capsys
     assert json.loads((tmp_path / "out/trainer_state.json").read_text())["global_step"] == 4
 
 
+def test_a_finished_run_is_neither_overwritten_nor_trained_further(tmp_path, backbone, text_file, capsys):
+    settings = {
+        "model_name_or_path": backbone,
+        "train_file": text_file,
+        "output_dir": tmp_path / "out",
+        "max_steps": 2,
+    }
+    assert door(**settings, save_strategy="no") == 0
+    before = (tmp_path / "out/model.safetensors").read_bytes()
+    assert door(**settings, save_strategy="no", seed=3) == 2
+    assert "earlier run" in error_line(capsys)
+    settings["output_dir"] = tmp_path / "saved"
+    assert door(**settings) == 0
+    capsys.readouterr()
+    assert door(**settings, resume_from_checkpoint="True") == 2
+    assert "is the end of its run (2 steps)" in error_line(capsys)
+    assert (tmp_path / "out/model.safetensors").read_bytes() == before
+
+
+def test_a_resumed_run_says_what_was_changed(tmp_path, backbone, text_file, capsys):
+    settings = {"model_name_or_path": backbone, "train_file": text_file, "output_dir": tmp_path / "out"}
+    assert door(**settings, max_steps=2) == 0
+    capsys.readouterr()
+    assert door(**settings, max_steps=4, objective="dupmae", resume_from_checkpoint="True") == 2
+    assert "started with --objective retromae" in error_line(capsys)
+    assert door(**settings, max_steps=4, max_seq_length=20, resume_from_checkpoint="True") == 0
+    assert "warning: resumed with another max_seq_length: None -> 20" in capsys.readouterr().out
+
+
+def test_a_checkpoint_without_the_optimizer_is_not_resumed(tmp_path, backbone, text_file, capsys):
+    settings = {"model_name_or_path": backbone, "train_file": text_file, "output_dir": tmp_path / "out"}
+    assert door(**settings, max_steps=2, save_only_model=True) == 0
+    capsys.readouterr()
+    assert door(**settings, max_steps=4, resume_from_checkpoint="True") == 2
+    assert "without the optimizer" in error_line(capsys)
+
+
+def test_the_tokenizer_of_another_model_is_refused(tmp_path, backbone, text_file, capsys):
+    unigram_tokenizer().save_pretrained(tmp_path / "other")
+    settings = {
+        "model_name_or_path": backbone,
+        "train_file": text_file,
+        "output_dir": tmp_path / "out",
+        "max_steps": 1,
+    }
+    assert door(**settings, tokenizer_name=tmp_path / "other") == 2
+    assert "another id" in error_line(capsys)
+    larger = copy.deepcopy(bert_tokenizer())
+    larger.add_tokens(["sensorless"])
+    larger.save_pretrained(tmp_path / "larger")
+    assert door(**settings, tokenizer_name=tmp_path / "larger") == 0
+    model = RetroMAEForPreTraining.from_pretrained(tmp_path / "out")
+    assert model.config.vocab_size == len(bert_tokenizer()) + 1
+
+
+def test_going_on_from_dupmae_as_retromae_leaves_the_bag_of_words_out(tmp_path, backbone, text_file):
+    settings = {"train_file": text_file, "max_steps": 1}
+    assert door(**settings, model_name_or_path=backbone, output_dir=tmp_path / "dup", objective="dupmae") == 0
+    assert door(**settings, model_name_or_path=tmp_path / "dup", output_dir=tmp_path / "retro") == 0
+    assert RetroMAEForPreTraining.from_pretrained(tmp_path / "dup").config.bow_loss_weight == 0.1
+    assert RetroMAEForPreTraining.from_pretrained(tmp_path / "retro").config.bow_loss_weight == 0.0
+
+
+@pytest.mark.parametrize("kind", ["modernbert", "roberta", "deberta-v2"])
+def test_overrides_make_a_model_from_scratch_that_loads_again(kind, tmp_path, text_file):
+    out = tmp_path / "out"
+    assert 0 == door(
+        config_name=kind,
+        config_overrides="num_hidden_layers=2, hidden_size=32,num_attention_heads=2,intermediate_size=48",
+        tokenizer_vocab_size=300,
+        train_file=text_file,
+        output_dir=out,
+        max_steps=1,
+        max_seq_length=32,
+    )
+    assert RetroMAEForPreTraining.from_pretrained(out).config.num_hidden_layers == 2
+    assert AutoModelForMaskedLM.from_pretrained(out / "encoder").config.num_hidden_layers == 2
+
+
+def test_streaming_is_shuffled_and_resumes_exactly(tmp_path, backbone, text_file):
+    settings = {"model_name_or_path": backbone, "train_file": text_file, "per_device_train_batch_size": 4}
+    settings |= {"save_strategy": "steps", "save_steps": 3}
+    assert (
+        door("--streaming", **settings, max_steps=6, output_dir=tmp_path / "whole", lr_scheduler_type="constant") == 0
+    )
+    for steps, more in ((3, {}), (6, {"resume_from_checkpoint": "True"})):
+        half = tmp_path / "half"
+        assert 0 == door(
+            "--streaming", **settings, max_steps=steps, output_dir=half, lr_scheduler_type="constant", **more
+        )
+    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "half"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    in_order = tmp_path / "in order"
+    assert 0 == door(
+        "--streaming",
+        **settings,
+        max_steps=6,
+        output_dir=in_order,
+        lr_scheduler_type="constant",
+        shuffle_buffer_size=1,
+    )
+    third = load_file(in_order / "model.safetensors")
+    assert not all(torch.equal(first[name], third[name]) for name in first)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("learning_rate:", "no value"),
+        ("max_steps: 2.5", "2.5"),
+        ("save_stratgy: no", "did you mean save_strategy?"),
+        ("- a list", "`name: value`"),
+    ],
+)
+def test_a_mistake_in_a_recipe_is_one_line(line, expected, tmp_path, capsys):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"{line}\n")
+    assert run_pretrain.main([str(recipe)]) == 2
+    assert expected in error_line(capsys)
+    assert run_pretrain.main(["--max_steps", "1", "--output_dir", "x", str(recipe)]) == 2
+    assert "comes first" in error_line(capsys)
+
+
+def test_a_bare_no_in_a_recipe_is_a_strategy(tmp_path, backbone, text_file):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"save_strategy: no\nmodel_name_or_path: {backbone}\nuse_cpu: true\nmax_steps: 1\n")
+    arguments = [str(recipe), "--train_file", str(text_file), "--output_dir", str(tmp_path / "out")]
+    assert run_pretrain.main(arguments) == 0
+    assert not list((tmp_path / "out").glob("checkpoint-*"))
+
+
+def test_the_snippets_of_the_card_run_as_they_stand(tmp_path, backbone, text_file):
+    assert door(model_name_or_path=backbone, train_file=text_file, output_dir=tmp_path / "my model", max_steps=1) == 0
+    card = (tmp_path / "my model/README.md").read_text(encoding="utf-8")
+    snippets = re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)
+    assert len(snippets) == 2
+    code = snippets[0] + "\nfirst = vectors\n" + snippets[1]
+    code += "\nassert abs(vectors.detach().numpy() - first).max() < 1e-5"
+    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    assert result.returncode == 0, result.stderr
+
+
 def test_ctrl_c_saves_and_the_printed_command_goes_on_to_the_same_end(tmp_path, backbone, text_file):
     command = [sys.executable, str(ROOT / "run_pretrain.py"), "--model_name_or_path", str(backbone), "--use_cpu"]
     command += [
@@ -266,8 +449,17 @@ def test_ctrl_c_saves_and_the_printed_command_goes_on_to_the_same_end(tmp_path, 
         "--save_strategy",
         "steps",
     ]
-    command += ["--save_steps", "30", "--per_device_train_batch_size", "4", "--disable_tqdm", "True"]
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    command += [
+        "--resume_from_checkpoint",
+        "False",
+        "--save_steps",
+        "30",
+        "--per_device_train_batch_size",
+        "4",
+        "--disable_tqdm",
+        "True",
+    ]
+    whole, broken = tmp_path / "whole", tmp_path / "broken off"
     subprocess.run([*command, "--output_dir", str(whole)], check=True, capture_output=True, timeout=200)
 
     process = subprocess.Popen(

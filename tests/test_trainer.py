@@ -15,6 +15,7 @@ from toy_models import retromae_config
 from transformers import TrainerCallback, TrainingArguments
 
 from modeling_retromae import RetroMAEForMaskedLM, RetroMAEForPreTraining
+from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.retrieval_data import RetrievalData
 from retrieval_pretraining.trainer import NonFiniteLossError, PretrainingTrainer, last_complete_checkpoint
 
@@ -76,6 +77,19 @@ def test_default_arguments_train_on_raw_columns(tmp_path, monkeypatch):
     )
     assert trainer.train().global_step == 2
     assert torch.isfinite(torch.tensor(trainer.state.log_history[-1]["train_loss"]))
+
+
+def test_rows_and_later_evaluation_text_may_be_raw(tmp_path):
+    trainer = toy_trainer(tmp_path, text=[{"text": SENTENCES[0]}, {"text": SENTENCES[1]}], max_steps=1)
+    trainer.train()
+    assert trainer.evaluate(toy_text(5))["eval_loss"] > 0
+    with pytest.raises(InputError, match="eval_dataset"):
+        trainer.evaluate()
+
+
+def test_without_a_tokenizer_the_trainer_says_so(tmp_path):
+    with pytest.raises(InputError, match="processing_class"):
+        PretrainingTrainer(toy_model(), TrainingArguments(str(tmp_path), use_cpu=True), train_dataset=toy_text())
 
 
 def test_a_long_text_becomes_several_passages(tmp_path):
@@ -258,6 +272,16 @@ def test_continuing_from_the_full_checkpoint_starts_where_the_decoder_was(tmp_pa
         first_losses.append(history(again, "decoder_mlm_loss")[0])
     assert first_losses[0] == pytest.approx(last, rel=0.05)
     assert first_losses[1] > first_losses[0] + 0.01
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_each_pass_over_the_text_has_masks_of_its_own(tmp_path, streaming):
+    text = toy_text(16).to_iterable_dataset() if streaming else toy_text(16)
+    trainer = toy_trainer(tmp_path, text=text, max_steps=6)
+    epochs, set_epoch = [], trainer.data_collator.set_epoch
+    trainer.data_collator.set_epoch = lambda epoch: (epochs.append(epoch), set_epoch(epoch))
+    trainer.train()
+    assert epochs == [0, 1, 2]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
