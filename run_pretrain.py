@@ -15,13 +15,10 @@ The output folder loads with AutoModel (trust_remote_code) and SentenceTransform
 of the backbone's own class, for everything else. `--help` lists what can be set.
 """
 
-import json
 import os
-import shlex
 import signal
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -40,12 +37,18 @@ from retrieval_pretraining.export import export_encoder
 from retrieval_pretraining.model_card import write_model_card
 from retrieval_pretraining.passages import check_tokenizer, chinese_segmenter, tokenize_documents, train_tokenizer
 from retrieval_pretraining.retrieval_evaluation import evaluate_retrieval, format_table, load_retrieval_data, sample
+from retrieval_pretraining.run_folder import (
+    changed_settings,
+    find_checkpoint,
+    last_complete_checkpoint,
+    prepare_output,
+    resume_command,
+)
 from retrieval_pretraining.trainer import (
     NonFiniteLossError,
     PretrainingTrainer,
     SaveOnSignal,
     default_collator,
-    last_complete_checkpoint,
 )
 
 logger = logging.get_logger("run_pretrain")
@@ -251,77 +254,6 @@ def _first_line(error: Exception) -> str:
 # --- The run ------------------------------------------------------------------------------------------------------
 
 
-def prepare_output(model: ModelArguments, args: PretrainingArguments):
-    """The folder exists, can be written to, and is not what the run reads."""
-    output = Path(args.output_dir)
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        probe = output / f".write_test_{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise InputError(f"--output_dir {output} cannot be written to: {error.strerror}.") from error
-    source = model.model_name_or_path
-    if source is not None and Path(source).exists() and Path(source).samefile(output):
-        raise InputError(f"--output_dir {output} is --model_name_or_path too: the model would be overwritten.")
-
-
-def find_checkpoint(args: PretrainingArguments) -> str | None:
-    """The checkpoint to resume from. An earlier run in the same folder is never overwritten by accident."""
-    last = last_complete_checkpoint(args.output_dir)
-    wanted = args.resume_from_checkpoint
-    if wanted is None or wanted.lower() == "false":
-        if last is not None:
-            raise InputError(
-                f"{args.output_dir} holds the checkpoint {last} of an earlier run: add --resume_from_checkpoint True "
-                "to go on from it, or give another --output_dir."
-            )
-        if (Path(args.output_dir) / "model.safetensors").exists():
-            raise InputError(f"{args.output_dir} holds the model of an earlier run: give another --output_dir.")
-        return None
-    if wanted.lower() == "true":
-        wanted = last
-        if wanted is None:
-            raise InputError(f"--resume_from_checkpoint True: {args.output_dir} holds no complete checkpoint.")
-    state = Path(wanted) / "trainer_state.json"
-    if not state.is_file():
-        raise InputError(f"--resume_from_checkpoint {wanted} is not a complete checkpoint.")
-    if not (args.fsdp or args.deepspeed) and not (Path(wanted) / "optimizer.pt").is_file():
-        raise InputError(
-            f"--resume_from_checkpoint {wanted} was saved without the optimizer: start from its weights with "
-            "--model_name_or_path and another --output_dir."
-        )
-    done = json.loads(state.read_text(encoding="utf-8"))
-    finished = done["global_step"] >= args.max_steps > 0 or (
-        args.max_steps <= 0 and done["epoch"] is not None and done["epoch"] >= args.num_train_epochs
-    )
-    if finished:
-        raise InputError(
-            f"{wanted} is the end of its run ({done['global_step']} steps): raise --max_steps or --num_train_epochs."
-        )
-    return wanted
-
-
-def check_resumed_settings(model: ModelArguments, data: DataArguments, args: PretrainingArguments, resumed: bool):
-    """Keeps what a run was started with in its folder, and says what is different when it is resumed."""
-    path = Path(args.output_dir) / "_run_arguments.json"  # `_`: is not pushed
-    settings = {**asdict(model), **asdict(data)}
-    settings.pop("token")
-    settings["total batch"] = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
-    if resumed and path.is_file():
-        before = json.loads(path.read_text(encoding="utf-8"))
-        changed = {name: value for name, value in settings.items() if before.get(name) != value}
-        for name in ("objective", "config_name", "config_overrides", "tokenizer_vocab_size"):
-            if name in changed:
-                raise InputError(
-                    f"This run was started with --{name} {before.get(name)}; it cannot be resumed with another."
-                )
-        for name, value in changed.items():
-            say(args, f"warning: resumed with another {name}: {before.get(name)} -> {value}")
-    if args.process_index == 0:
-        path.write_text(json.dumps(settings, indent=2, ensure_ascii=False), encoding="utf-8")
-
-
 def check_best_metric(args: PretrainingArguments, model, retrieval):
     """The metric that chooses the best checkpoint is one that the evaluations will have."""
     wanted = args.metric_for_best_model
@@ -336,14 +268,6 @@ def check_best_metric(args: PretrainingArguments, model, retrieval):
         raise InputError(f"--metric_for_best_model {wanted} is not measured{hint}; there are {known}.")
 
 
-def resume_command(args: PretrainingArguments, checkpoint: str) -> str:
-    """The command that goes on from a checkpoint. Of a flag that stands twice, the last one counts."""
-    launcher = ["python"]
-    if args.world_size > 1:
-        launcher = ["torchrun", f"--nproc_per_node={os.environ.get('LOCAL_WORLD_SIZE', args.world_size)}"]
-    return shlex.join([*launcher, *sys.argv, "--resume_from_checkpoint", checkpoint])
-
-
 def run(model_args: ModelArguments, data_args: DataArguments, args: PretrainingArguments) -> dict:
     """One run; returns what it measured. Called by `main` and by the demo."""
     model_args.check()
@@ -352,7 +276,8 @@ def run(model_args: ModelArguments, data_args: DataArguments, args: PretrainingA
     )
     prepare_output(model_args, args)
     checkpoint = find_checkpoint(args)
-    check_resumed_settings(model_args, data_args, args, resumed=checkpoint is not None)
+    for name, (before, now) in changed_settings(model_args, data_args, args, resumed=checkpoint is not None).items():
+        say(args, f"warning: resumed with another {name}: {before} -> {now}")
     retrieval = None
     if data_args.eval_retrieval_dir is not None:
         retrieval = load_retrieval_data(data_args.eval_retrieval_dir, split=data_args.eval_retrieval_split)

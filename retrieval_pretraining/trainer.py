@@ -8,7 +8,6 @@ evaluation, saving - follows from that, for any objective.
 
 import copy
 import json
-import os
 import signal
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from transformers.utils import logging
 from .collators import MaskedLMCollator, RetroMAECollator
 from .errors import InputError
 from .export import write_sentence_transformers_files
+from .run_folder import last_complete_checkpoint
 
 logger = logging.get_logger(__name__)
 
@@ -302,8 +302,8 @@ class _EpochOfMasks(TrainerCallback):
     def on_train_begin(self, args, state, control, **kwargs):
         self.trainer._sums = _PartSums(self.trainer.model, args.device)
         self.trainer._sums.start(state.global_step)
-        # Passes that are behind a resumed run. `state.epoch` is a fraction within one, may end a rounding error below a
-        # whole number, and of a stream, whose length nobody knows, it says nothing.
+        # Passes that are behind a resumed run. `state.epoch` is a fraction within one, may end a rounding error below
+        # a whole number, and of a stream, whose length nobody knows, it says nothing.
         passes = (state.epoch or 0.0) + 1e-6
         if not hasattr(self.trainer.train_dataset, "__len__"):
             passes = state.global_step // max(1, state.max_steps)
@@ -369,13 +369,3 @@ def default_collator(model, tokenizer, *, seed: int = 0, encoder_mlm_probability
 def _longest_input(model, tokenizer) -> int:
     longest = model.config.max_position_embeddings
     return longest if tokenizer is None else min(longest, tokenizer.model_max_length)
-
-
-def last_complete_checkpoint(output_dir: str | os.PathLike) -> str | None:
-    """The newest `checkpoint-N` of a run that was written to its end: one that a crash cut short is passed over."""
-    folders = [path for path in Path(output_dir).glob("checkpoint-*") if path.name.split("-")[-1].isdigit()]
-    for folder in sorted(folders, key=lambda path: int(path.name.split("-")[-1]), reverse=True):
-        # The state of the Trainer is written last.
-        if (folder / "trainer_state.json").is_file() and any(folder.glob("*.safetensors")):
-            return str(folder)
-    return None

@@ -319,7 +319,7 @@ def test_a_resumed_run_says_what_was_changed(tmp_path, backbone, text_file, caps
     assert door(**settings, max_steps=2) == 0
     capsys.readouterr()
     assert door(**settings, max_steps=4, objective="dupmae", resume_from_checkpoint="True") == 2
-    assert "started with --objective retromae" in error_line(capsys)
+    assert "started with retromae" in error_line(capsys)
     assert door(**settings, max_steps=4, max_seq_length=20, resume_from_checkpoint="True") == 0
     assert "warning: resumed with another max_seq_length: None -> 20" in capsys.readouterr().out
 

@@ -17,7 +17,8 @@ from transformers import TrainerCallback, TrainingArguments
 from modeling_retromae import RetroMAEForMaskedLM, RetroMAEForPreTraining
 from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.retrieval_data import RetrievalData
-from retrieval_pretraining.trainer import NonFiniteLossError, PretrainingTrainer, last_complete_checkpoint
+from retrieval_pretraining.run_folder import last_complete_checkpoint
+from retrieval_pretraining.trainer import NonFiniteLossError, PretrainingTrainer
 
 TESTS = Path(__file__).parent
 GOLDEN_CURVE = TESTS / "golden" / "loss_curve_10_steps.txt"
