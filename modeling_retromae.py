@@ -122,7 +122,7 @@ class RetroMAEOutput(ModelOutput):
 
 
 class _MaxPooledLogits(torch.autograd.Function):
-    """`max over positions of (hidden @ weight.T + bias)`, [B, V], a few texts at a time.
+    """`max over positions of (hidden @ weight.T + bias)`, [B, V], a part of the vocabulary at a time.
 
     Only the winning position of each (text, token) is kept: the gradient of the maximum reaches no other.
     """
@@ -133,17 +133,15 @@ class _MaxPooledLogits(torch.autograd.Function):
         hidden, weight = hidden_BLE.to(dtype), weight_VE.to(dtype)
         batch_size, length, _ = hidden.shape
         pooled = hidden.new_empty(batch_size, weight.shape[0], dtype=torch.float32)
-        winner = torch.empty(batch_size, weight.shape[0], dtype=torch.long, device=hidden.device)
-        step = max(1, rows_at_a_time(weight.shape[0], hidden.device) // length)
-        ends = (mask_BL * torch.arange(1, length + 1, device=hidden.device)).amax(1).tolist()
+        winner = torch.empty(batch_size, weight.shape[0], dtype=torch.int32, device=hidden.device)
+        step = rows_at_a_time(batch_size * length, hidden.device)
         with torch.autocast(hidden.device.type, enabled=False):
-            for start in range(0, batch_size, step):
-                texts = slice(start, start + step)
-                end = max(1, *ends[texts])  # what is behind the longest of these texts is not computed
-                logits = F.linear(hidden[texts, :end], weight)
-                logits.masked_fill_(~mask_BL[texts, :end, None], torch.finfo(logits.dtype).min)
-                values, winner[texts] = logits.max(1)
-                pooled[texts] = values.float()
+            for start in range(0, weight.shape[0], step):
+                tokens = slice(start, start + step)
+                logits = F.linear(hidden, weight[tokens])
+                logits.masked_fill_(~mask_BL[..., None], torch.finfo(dtype).min)
+                values, positions = logits.max(1)
+                pooled[:, tokens], winner[:, tokens] = values.float(), positions.int()
         if bias_V is not None:
             pooled += bias_V.float()
         ctx.save_for_backward(hidden_BLE, weight_VE, winner)
@@ -153,14 +151,18 @@ class _MaxPooledLogits(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_BV):
         hidden_BLE, weight_VE, winner_BV = ctx.saved_tensors
-        grad_hidden, grad_weight = torch.zeros_like(hidden_BLE), torch.zeros_like(weight_VE)
-        grad = grad_BV.to(hidden_BLE.dtype)
-        for text in range(grad.shape[0]):
-            grad_hidden[text].index_add_(0, winner_BV[text], grad[text, :, None] * weight_VE.to(grad.dtype))
-            grad_weight.addcmul_(
-                grad[text, :, None].to(weight_VE.dtype), hidden_BLE[text, winner_BV[text]].to(weight_VE.dtype)
-            )
-        return grad_hidden, grad_weight, grad_BV.sum(0) if ctx.has_bias else None, None
+        batch_size, length, size = hidden_BLE.shape
+        hidden = hidden_BLE.flatten(0, 1)
+        grad_hidden, grad_weight = torch.zeros_like(hidden), torch.zeros_like(weight_VE)
+        first_B1 = length * torch.arange(batch_size, device=hidden.device)[:, None]  # of each text, in `hidden`
+        step = rows_at_a_time(batch_size * size, hidden.device)
+        for start in range(0, weight_VE.shape[0], step):
+            tokens = slice(start, start + step)
+            rows = (winner_BV[:, tokens] + first_B1).flatten()
+            grad = grad_BV[:, tokens, None]
+            grad_hidden.index_add_(0, rows, (grad * weight_VE[tokens]).to(hidden.dtype).flatten(0, 1))
+            grad_weight[tokens] = (grad * hidden[rows].unflatten(0, grad.shape[:2])).sum(0).to(weight_VE.dtype)
+        return grad_hidden.view_as(hidden_BLE), grad_weight, grad_BV.sum(0) if ctx.has_bias else None, None
 
 
 def bag_of_words_loss(
@@ -598,7 +600,7 @@ class RetroMAEForPreTraining(_WithMLMHead):
             "decoder_mlm_loss": (inputs["decoder_labels"] != IGNORED).sum(),
         }
         if inputs.get("bag_of_words") is not None:
-            counts["bag_of_words_loss"] = torch.tensor(len(inputs["labels"]), device=inputs["labels"].device)
+            counts["bag_of_words_loss"] = torch.full((), len(inputs["labels"]), device=inputs["labels"].device)
         return counts
 
     def forward(
@@ -660,7 +662,7 @@ class RetroMAEForPreTraining(_WithMLMHead):
                 raise ValueError("Enhanced decoding needs `decoder_attention_mask` [B, L, L].")
             # Column 0 is visible by construction wherever there is a label; here for the rows that see nothing at all,
             # whose softmax would be undefined.
-            visible_BLL = visible_BLL.bool().clone()
+            visible_BLL = visible_BLL.bool().clone(memory_format=torch.contiguous_format)  # ours is a transposed view
             visible_BLL[:, :, 0] = True
         else:
             query_BLH = context_BLH

@@ -143,7 +143,9 @@ def _check_unknown(passages, tokenizer, name: str, args: PretrainingArguments):
 # --- The model ----------------------------------------------------------------------------------------------------
 
 
-def load_tokenizer(model: ModelArguments, train_documents, args: PretrainingArguments):
+def load_tokenizer(model: ModelArguments, train_documents, args: PretrainingArguments, checkpoint: str | None):
+    if checkpoint is not None:  # its ids are what the weights know, whatever the text is now
+        return AutoTokenizer.from_pretrained(checkpoint)
     if model.tokenizer_vocab_size is not None:
         if not hasattr(train_documents, "__len__"):
             raise InputError(
@@ -284,7 +286,7 @@ def run(model_args: ModelArguments, data_args: DataArguments, args: PretrainingA
     train, validation = load_text(data_args, model_args, args)
     set_seed(args.seed)
 
-    tokenizer = load_tokenizer(model_args, train, args)
+    tokenizer = load_tokenizer(model_args, train, args, checkpoint)
     check_tokenizer(tokenizer)
     model = load_model(model_args, tokenizer, args)
     check_best_metric(args, model, retrieval)
@@ -375,7 +377,8 @@ def _retrieval_sample(retrieval, data: DataArguments):
 
 
 def _retrieve(model, tokenizer, retrieval, length: int, args: PretrainingArguments) -> dict[str, float]:
-    return evaluate_retrieval(model.base_model, tokenizer, retrieval, max_seq_length=length)
+    progress = None if args.process_index == 0 else False  # None: a bar where it takes long
+    return evaluate_retrieval(model.base_model, tokenizer, retrieval, max_seq_length=length, progress=progress)
 
 
 def how_to_load(folder: str) -> str:
@@ -392,7 +395,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         run(*parse_arguments([ModelArguments, DataArguments, PretrainingArguments], arguments))
     except (InputError, NonFiniteLossError) as error:
-        if os.environ.get("RANK", "0") == "0":  # several processes make the same mistake
+        # A mistake is made by all processes alike; a loss goes bad in one of them.
+        if isinstance(error, NonFiniteLossError) or os.environ.get("RANK", "0") == "0":
             print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, InputError) else 1
     except KeyboardInterrupt:

@@ -88,8 +88,9 @@ def whole_word_mask(word_ids_BL: np.ndarray, probability: float, generator: Text
     is reached.
 
     The word that would cross the budget is taken with the probability that makes the expected number of masked tokens
-    exactly n p. At least one word of each text is masked, so that no text is without a prediction. Source: BERT's
-    whole-word masking, as used by RetroMAE (arXiv 2205.12035, section 4.1); there the crossing word is skipped.
+    n p. At least one word of each text is masked, so that no text is without a prediction: where a word is more than
+    n p tokens, the rate is above p. Source: BERT's whole-word masking, as used by RetroMAE (arXiv 2205.12035, section
+    4.1); there the crossing word is skipped.
     """
     content_BL = word_ids_BL >= 0
     numbers_BL = word_numbers(word_ids_BL)

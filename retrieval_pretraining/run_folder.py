@@ -77,7 +77,7 @@ def changed_settings(model, data, args, *, resumed: bool) -> dict[str, tuple]:
     if resumed and path.is_file():
         before = json.loads(path.read_text(encoding="utf-8"))
         changed = {name: (before.get(name), value) for name, value in settings.items() if before.get(name) != value}
-        for name in ("objective", "config_name", "config_overrides", "tokenizer_vocab_size"):
+        for name in ("objective", "config_name", "config_overrides", "decoder_query", "enhanced_decoding"):
             if name in changed:
                 raise InputError(
                     f"--{name}: this run was started with {before.get(name)} and can only go on with that."

@@ -60,7 +60,7 @@ class PretrainingTrainer(Trainer):
     ):
         args = TrainingArguments("tmp_trainer") if args is None else args
         args.remove_unused_columns = False  # the collator needs columns that `forward` does not name
-        args.logging_nan_inf_filter = False  # ours names the step, and asks the GPU nothing in between
+        args.logging_nan_inf_filter = False  # ours names the step, and does not wait for the GPU at each
         # Batches differ in length: each process reads its own, none is cut out of a larger one.
         args.accelerator_config.dispatch_batches = False
         if args.ddp_find_unused_parameters is None:
@@ -137,14 +137,21 @@ class PretrainingTrainer(Trainer):
         if loss.device.type == "cpu":  # asking costs nothing here, and no step is taken on a bad gradient
             self._stop_if_non_finite()
 
-    def _stop_if_non_finite(self):
-        step = int(self._first_bad_step)
+    def _stop_if_non_finite(self, step: int | None = None):
+        """Raises if a loss was not finite. With a `step`, the weights that it left are looked at as well, by all
+        processes together; a gradient that overflows spoils them after a loss that was still good."""
+        first = self._first_bad_step
+        if step is not None:
+            finite = torch.stack([parameter.detach().isfinite().all() for parameter in self.model.parameters()]).all()
+            first = torch.where(finite | (first >= 0), first, torch.full_like(first, step))
+            first = self.accelerator.gather(first[None]).max()
+        step = int(first)
         if step >= 0:
             checkpoint = last_complete_checkpoint(self.args.output_dir)
             advice = f"the last good checkpoint is {checkpoint}" if checkpoint else "no checkpoint was saved before"
             raise NonFiniteLossError(
-                f"The loss is not finite at step {step}; {advice}. Lower --learning_rate or --max_grad_norm, "
-                "or use bf16 in place of fp16, and start again."
+                f"The loss is not finite at step {step}; {advice}. Start again from it with a lower --learning_rate, "
+                "a lower --max_grad_norm, or without fp16."
             )
 
     # --- Logs -----------------------------------------------------------------------------------------------------
@@ -227,7 +234,7 @@ class PretrainingTrainer(Trainer):
     # --- Saving ---------------------------------------------------------------------------------------------------
 
     def _save_checkpoint(self, model, trial):
-        self._stop_if_non_finite()
+        self._stop_if_non_finite(self.state.global_step)
         super()._save_checkpoint(model, trial)
 
     def _save(self, output_dir: str | None = None, state_dict=None):
@@ -239,6 +246,11 @@ class PretrainingTrainer(Trainer):
             arguments = json.loads(self.args.to_json_string())
             (output_dir / "training_args.json").write_text(json.dumps(arguments, indent=2), encoding="utf-8")
             write_sentence_transformers_files(output_dir, max_seq_length=self.max_seq_length)
+
+    def create_model_card(self, *args, **kwargs):
+        """`Trainer.push_to_hub` writes a card of its own: not over the one that `model_card.py` wrote."""
+        if not (Path(self.args.output_dir) / "README.md").exists():
+            super().create_model_card(*args, **kwargs)
 
 
 class _PartSums:
@@ -302,6 +314,7 @@ class _EpochOfMasks(TrainerCallback):
     def on_train_begin(self, args, state, control, **kwargs):
         self.trainer._sums = _PartSums(self.trainer.model, args.device)
         self.trainer._sums.start(state.global_step)
+        self.trainer._first_bad_step.fill_(-1)
         # Passes that are behind a resumed run. `state.epoch` is a fraction within one, may end a rounding error below
         # a whole number, and of a stream, whose length nobody knows, it says nothing.
         passes = (state.epoch or 0.0) + 1e-6

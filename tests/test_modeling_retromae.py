@@ -167,12 +167,19 @@ def test_linear_cross_entropy_equals_full_logits(rows, with_bias, monkeypatch):
         assert accuracy.item() == pytest.approx((logits.argmax(-1) == labels).float().mean().item())
 
 
-def test_bag_of_words_gradients_equal_full_logits():
+def test_a_tie_is_no_correct_prediction():
+    _, accuracy = linear_cross_entropy(torch.zeros(4, 8), torch.zeros(50, 8), None, torch.arange(1, 5))
+    assert accuracy == 0.0
+
+
+@pytest.mark.parametrize("at_a_time", [2**22, 1])  # the vocabulary whole, and in parts
+def test_bag_of_words_gradients_equal_full_logits(at_a_time, monkeypatch):
+    monkeypatch.setattr("linear_cross_entropy._LOGITS_AT_A_TIME_CPU", at_a_time)
     torch.manual_seed(0)
     hidden = torch.randn(3, 5, 8, requires_grad=True)
-    weight, bias = torch.randn(50, 8, requires_grad=True), torch.randn(50, requires_grad=True)
+    weight, bias = torch.randn(150, 8, requires_grad=True), torch.randn(150, requires_grad=True)
     mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]]).bool()
-    bag = torch.rand(3, 50)
+    bag = torch.rand(3, 150)
     loss = bag_of_words_loss(hidden, weight, bias, mask, bag)
     gradients = torch.autograd.grad(loss, (hidden, weight, bias))
     logits = (hidden @ weight.T + bias).masked_fill(~mask[..., None], -1e9).amax(1)

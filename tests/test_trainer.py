@@ -235,6 +235,18 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_step(tmp_path):
     assert all(torch.isfinite(value).all() for value in weights.values())
 
 
+def test_weights_that_are_not_finite_are_never_saved(tmp_path):
+    model = toy_model()
+    trainer = toy_trainer(tmp_path, model, save_strategy="steps", save_steps=1)
+    trainer.add_callback(_BreakAt(3, model, after_the_loss=True))
+    with pytest.raises(NonFiniteLossError, match=r"at step 4; the last good checkpoint is .*checkpoint-3"):
+        trainer.train()
+    for step in (1, 2, 3):
+        weights = load_file(tmp_path / f"checkpoint-{step}/model.safetensors")
+        assert all(torch.isfinite(value).all() for value in weights.values())
+    assert not (tmp_path / "checkpoint-4").exists()
+
+
 def test_a_checkpoint_is_complete_and_holds_no_pickled_arguments(tmp_path):
     trainer = toy_trainer(tmp_path, save_strategy="steps", save_steps=3, max_steps=3)
     trainer.train()
@@ -244,6 +256,13 @@ def test_a_checkpoint_is_complete_and_holds_no_pickled_arguments(tmp_path):
     assert wanted <= files and "training_args.bin" not in files
     state = load_file(tmp_path / "checkpoint-3/model.safetensors")
     assert any(name.startswith("decoder.layer.") for name in state) and "mlm_head.dense.weight" in state
+
+
+def test_a_push_keeps_our_model_card(tmp_path):
+    trainer = toy_trainer(tmp_path)
+    (tmp_path / "README.md").write_text("ours")
+    trainer.create_model_card(model_name="x")
+    assert (tmp_path / "README.md").read_text() == "ours"
 
 
 def test_a_checkpoint_that_was_cut_short_is_passed_over(tmp_path):
@@ -305,7 +324,9 @@ assert trainer.accelerator.num_processes == 2
 trainer.train()
 metrics = trainer.evaluate()
 if trainer.is_world_process_zero():
-    print("RESULT", json.dumps([trainer.state.log_history, metrics]))
+    print("RESULT", json.dumps([trainer.state.log_history, metrics]), flush=True)
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()
 """
     )
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
@@ -343,9 +364,15 @@ class _StopAt(TrainerCallback):
 
 
 class _BreakAt(TrainerCallback):
-    def __init__(self, step: int, model):
-        self.step, self.model = step, model
+    def __init__(self, step: int, model, after_the_loss: bool = False):
+        self.step, self.model, self.after_the_loss = step, model, after_the_loss
 
     def on_step_begin(self, args, state, control, **kwargs):
-        if state.global_step == self.step:
+        self._break(state, not self.after_the_loss)
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        self._break(state, self.after_the_loss)
+
+    def _break(self, state, now: bool):
+        if now and state.global_step == self.step:
             self.model.mlm_head.dense.weight.data[0, 0] = float("nan")
