@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 # Logits that are held at a time: 16 MB fit a CPU's last-level cache, 256 MB keep a GPU busy. Each chunk also passes
-# once over the gradient of the vocabulary matrix, so that a GPU, whose logits are cheap, takes at least 2,048 rows.
+# once over the gradient of the vocabulary matrix, so that a GPU, whose logits are cheap, takes at least 1,024 rows.
 _LOGITS_AT_A_TIME_CPU = 2**22
 _LOGITS_AT_A_TIME = 2**26
 
@@ -18,7 +18,7 @@ def rows_at_a_time(row_size: int, device: torch.device) -> int:
     """How many rows of `row_size` logits are computed at a time."""
     if device.type == "cpu":
         return max(64, _LOGITS_AT_A_TIME_CPU // row_size)
-    return max(2048, _LOGITS_AT_A_TIME // row_size)
+    return max(1024, _LOGITS_AT_A_TIME // row_size)
 
 
 def compute_dtype(tensor: torch.Tensor) -> torch.dtype:
