@@ -488,6 +488,31 @@ def test_ctrl_c_saves_and_the_printed_command_goes_on_to_the_same_end(tmp_path, 
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
+def test_two_processes_make_one_model_through_the_door(tmp_path, text_file, retrieval_folder):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    command += [str(ROOT / "run_pretrain.py"), "--use_cpu", "--ddp_backend", "gloo", "--disable_tqdm", "True"]
+    command += ["--config_name", "bert", "--config_overrides", TINY, "--tokenizer_vocab_size", "300"]
+    command += [
+        "--init_weights",
+        "corpus",
+        "--train_file",
+        str(text_file),
+        "--max_seq_length",
+        "32",
+        "--max_steps",
+        "3",
+    ]
+    command += ["--eval_retrieval_dir", str(retrieval_folder), "--output_dir", str(tmp_path / "out")]
+    result = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert result.stdout.count("The model is in") == 1 and result.stdout.count("from scratch") == 1
+    assert (tmp_path / "out/README.md").is_file()
+    RetroMAEForPreTraining.from_pretrained(tmp_path / "out")
+    AutoModelForMaskedLM.from_pretrained(tmp_path / "out/encoder")
+
+
 def test_help_shows_the_defaults_of_the_masks(capsys):
     with pytest.raises(SystemExit) as stop:
         run_pretrain.main(["--help"])

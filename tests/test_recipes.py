@@ -1,0 +1,33 @@
+"""What the shipped recipes reach on SciFact. Minutes each: `make test-slow`."""
+
+from pathlib import Path
+
+import pytest
+
+from retrieval_pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments, parse_arguments
+from run_pretrain import run
+
+ROOT = Path(__file__).parents[1]
+
+
+def reached(recipe: str, output_dir: Path, monkeypatch) -> dict[str, dict[str, float]]:
+    monkeypatch.chdir(ROOT)  # recipes name their files from there
+    flags = ["--output_dir", str(output_dir), "--eval_retrieval_dir", "examples/data/scifact"]
+    kinds = [ModelArguments, DataArguments, PretrainingArguments]
+    return run(*parse_arguments(kinds, [f"recipes/{recipe}", *flags]))["retrieval"]
+
+
+@pytest.mark.slow
+def test_from_text_en_reaches_its_mark(tmp_path, monkeypatch):
+    after = reached("from_text_en.yaml", tmp_path, monkeypatch)["after"]
+    assert after["ndcg@10"] >= 0.50 and after["recall@100"] >= 0.86
+
+
+@pytest.mark.slow
+def test_retromae_makes_the_starter_usable_and_mlm_does_not(tmp_path, monkeypatch):
+    retromae = reached("demo_scifact.yaml", tmp_path / "retromae", monkeypatch)
+    mlm = reached("demo_scifact_mlm.yaml", tmp_path / "mlm", monkeypatch)
+    assert retromae["before"] == mlm["before"]
+    assert retromae["after"]["ndcg@10"] > retromae["before"]["ndcg@10"] + 0.09
+    assert retromae["after"]["recall@100"] > retromae["before"]["recall@100"] + 0.15
+    assert mlm["after"]["ndcg@10"] < mlm["before"]["ndcg@10"]
