@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from tokenizers_for_tests import SENTENCES, bert_tokenizer, unigram_tokenizer
 from toy_models import encoder_config
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM
+from two_processes import run_two_processes
 
 import run_pretrain
 from modeling_retromae import RetroMAEForMaskedLM, RetroMAEForPreTraining
@@ -489,23 +490,11 @@ def test_ctrl_c_saves_and_the_printed_command_goes_on_to_the_same_end(tmp_path, 
 
 
 def test_two_processes_make_one_model_through_the_door(tmp_path, text_file, retrieval_folder):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    command += [str(ROOT / "run_pretrain.py"), "--use_cpu", "--ddp_backend", "gloo", "--disable_tqdm", "True"]
-    command += ["--config_name", "bert", "--config_overrides", TINY, "--tokenizer_vocab_size", "300"]
-    command += [
-        "--init_weights",
-        "corpus",
-        "--train_file",
-        str(text_file),
-        "--max_seq_length",
-        "32",
-        "--max_steps",
-        "3",
-    ]
-    command += ["--eval_retrieval_dir", str(retrieval_folder), "--output_dir", str(tmp_path / "out")]
-    result = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
+    flags = ["--use_cpu", "--ddp_backend", "gloo", "--disable_tqdm", "True", "--config_name", "bert"]
+    flags += ["--config_overrides", TINY, "--tokenizer_vocab_size", "300", "--init_weights", "corpus"]
+    flags += ["--train_file", str(text_file), "--max_seq_length", "32", "--max_steps", "3"]
+    flags += ["--eval_retrieval_dir", str(retrieval_folder), "--output_dir", str(tmp_path / "out")]
+    result = run_two_processes([str(ROOT / "run_pretrain.py"), *flags], output=tmp_path / "out", cwd=tmp_path)
     assert result.returncode == 0, result.stderr[-3000:]
     assert result.stdout.count("The model is in") == 1 and result.stdout.count("from scratch") == 1
     assert (tmp_path / "out/README.md").is_file()

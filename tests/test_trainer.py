@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from safetensors.torch import load_file
 from tokenizers_for_tests import SENTENCES, bert_tokenizer
 from toy_models import retromae_config
 from transformers import TrainerCallback, TrainingArguments
+from two_processes import run_two_processes
 
 from modeling_retromae import RetroMAEForMaskedLM, RetroMAEForPreTraining
 from retrieval_pretraining.errors import InputError
@@ -329,11 +328,7 @@ torch.distributed.barrier()
 torch.distributed.destroy_process_group()
 """
     )
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    result = subprocess.run(
-        [*command, str(script)], capture_output=True, text=True, timeout=300, env=environment, cwd=tmp_path
-    )
+    result = run_two_processes([str(script)], output=tmp_path / "two", cwd=tmp_path)
     assert result.returncode == 0, result.stderr[-3000:]
     log, theirs = json.loads(next(line for line in result.stdout.splitlines() if line.startswith("RESULT"))[7:])
     for name in ("loss", *PARTS, "encoder_mlm_accuracy"):
