@@ -27,7 +27,6 @@ import yaml
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoTokenizer, set_seed
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from transformers.utils import logging
 
 from modeling_retromae import BACKBONES, RetroMAEConfig, RetroMAEForMaskedLM, RetroMAEForPreTraining, backbone_of
 from retrieval_pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments, parse_arguments
@@ -50,8 +49,6 @@ from retrieval_pretraining.trainer import (
     SaveOnSignal,
     default_collator,
 )
-
-logger = logging.get_logger("run_pretrain")
 
 
 def say(args: PretrainingArguments, message: str):
@@ -360,7 +357,7 @@ def run(model_args: ModelArguments, data_args: DataArguments, args: PretrainingA
     results.update(train=outcome.metrics, retrieval=scores, steps=trainer.state.global_step)
     if args.should_save:
         export_encoder(model, tokenizer, Path(args.output_dir) / "encoder", max_seq_length=length)
-        write_model_card(args.output_dir, model, model_args, data_args, args, results, trainer.state.log_history)
+        write_model_card(args.output_dir, model, model_args, data_args, args, results)
     if args.push_to_hub:
         trainer.push_to_hub()
     if scores:

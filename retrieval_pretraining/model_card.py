@@ -75,7 +75,7 @@ Texts of up to {{ max_seq_length }} tokens; the state of the first token, normal
 """
 
 
-def write_model_card(folder, model, model_args, data_args, args, results: dict, log_history: list[dict]) -> Path:
+def write_model_card(folder, model, model_args, data_args, args, results: dict) -> Path:
     """Writes `README.md` of a run into its folder. `results` is what `run_pretrain.run` measured."""
     encoder = model.config.encoder_config
     data = ModelCardData(

@@ -103,7 +103,7 @@ def oracle_of(model: RetroMAEForPreTraining) -> RetroMAEOracle:
         bow_loss_weight=config.bow_loss_weight,
     )
     state = model.state_dict()
-    theirs = {**{f"lm.{name}": name for name in oracle.lm.state_dict()}, **dict.fromkeys(())}
+    theirs = {f"lm.{name}": name for name in oracle.lm.state_dict()}
     lm = {name: state[our_name(ours)] for ours, name in theirs.items() if our_name(ours) in state}
     missing, _ = oracle.lm.load_state_dict(lm, strict=False)
     assert set(missing) <= {"cls.predictions.decoder.bias"}
