@@ -62,13 +62,7 @@ def say(args: PretrainingArguments, message: str):
 
 def load_text(data: DataArguments, model: ModelArguments, args: PretrainingArguments):
     """The training and the validation documents (or None), counted. No model is loaded for a text that has nothing."""
-    common = {
-        "text_column_name": data.text_column_name,
-        "title_column_name": data.title_column_name,
-        "encoding": data.encoding,
-        "encoding_errors": data.encoding_errors,
-        "cache_dir": model.cache_dir,
-    }
+    common = {**data.reading_options(), "cache_dir": model.cache_dir}
     with args.main_process_first(desc="reading"):
         train, counts = load_documents(
             train_file=data.train_file,

@@ -14,8 +14,10 @@ import yaml
 from transformers import HfArgumentParser, TrainingArguments
 
 from .errors import InputError
+from .readers import READING_CHOICES
 
 OBJECTIVES = ("retromae", "dupmae", "mlm")
+_READING_OPTIONS = ("text_column_name", "title_column_name", "encoding", *READING_CHOICES)
 
 
 def _help(text: str, **more) -> dict:
@@ -129,36 +131,73 @@ class ModelArguments:
 
 
 @dataclass
-class DataArguments:
-    """The text, how it is cut and how it is masked."""
+class TextArguments:
+    """The text and how it is read."""
 
     train_file: list[str] | None = field(
         default=None,
         metadata=_help(
-            "Text: txt (one passage a line), jsonl, json, csv, tsv or parquet, also gz, xz, bz2; folders, globs."
+            "Text: txt (one passage a line), jsonl, json, csv, tsv or parquet, also gz, xz, bz2; folders, globs. "
+            "A folder in BEIR layout stands for its corpus."
         ),
     )
     dataset_name: str | None = field(default=None, metadata=_help("A dataset on the Hub, in place of --train_file."))
     dataset_config_name: str | None = field(default=None, metadata=_help("Its configuration."))
     train_split_name: str = field(default="train", metadata=_help("Its split."))
-    validation_file: list[str] | None = field(default=None, metadata=_help("Text for the evaluation losses."))
-    validation_split_percentage: float = field(
-        default=0.0, metadata=_help("Without --validation_file: this share of the documents is held out.")
-    )
     text_column_name: str = field(default="text", metadata=_help("Column or key that holds the text."))
     title_column_name: str | None = field(
         default=None, metadata=_help("Column or key of a title, which is put before the text.")
     )
     encoding: str = field(default="utf-8", metadata=_help("Encoding of the files, such as gb18030."))
     encoding_errors: str = field(
-        default="strict", metadata=_help("strict names file and line of a bad byte; replace counts them.")
+        default="strict",
+        metadata=_help(
+            "strict names file and line of a bad byte; replace and ignore count them.",
+            choices=READING_CHOICES["encoding_errors"],
+        ),
+    )
+    on_bad_line: str = field(
+        default="error",
+        metadata=_help(
+            "A line that cannot be parsed: error names file and line; skip counts them.",
+            choices=READING_CHOICES["on_bad_line"],
+        ),
+    )
+    document_separator: str = field(
+        default="line",
+        metadata=_help(
+            "txt: a document is a line, a paragraph (blank_line) or a file.",
+            choices=READING_CHOICES["document_separator"],
+        ),
+    )
+    max_train_samples: int | None = field(default=None, metadata=_help("Use the first so many documents."))
+
+    def reading_options(self) -> dict[str, str | None]:
+        """How every text of a run is read, as `load_documents` takes it."""
+        return {name: getattr(self, name) for name in _READING_OPTIONS}
+
+    def check(self):
+        if (self.train_file is None) == (self.dataset_name is None):
+            raise InputError("Give either --train_file (files, folders or globs) or --dataset_name (on the Hub).")
+        for name, choices in READING_CHOICES.items():
+            _check_choice(name, getattr(self, name), choices)
+
+
+@dataclass
+class DataArguments(TextArguments):
+    """The text, how it is cut and how it is masked."""
+
+    validation_file: list[str] | None = field(default=None, metadata=_help("Text for the evaluation losses."))
+    validation_split_percentage: float = field(
+        default=0.0, metadata=_help("Without --validation_file: this share of the documents is held out.")
     )
     streaming: bool = field(default=False, metadata=_help("Read while training; needs --max_steps."))
     shuffle_buffer_size: int = field(
         default=10_000, metadata=_help("With --streaming: documents among which the order is random.")
     )
-    max_train_samples: int | None = field(default=None, metadata=_help("Use the first so many documents."))
-    max_eval_samples: int | None = field(default=None, metadata=_help("The same for the evaluation losses."))
+    max_eval_samples: int | None = field(
+        default=None, metadata=_help("Use the first so many documents for the evaluation losses.")
+    )
     max_seq_length: int | None = field(
         default=None, metadata=_help("Tokens of a passage. [default: what the model takes, at most 512]")
     )
@@ -184,9 +223,8 @@ class DataArguments:
     )
 
     def check(self, *, max_steps: int, init_weights: str, evaluates: bool = False):
+        super().check()
         _check_choice("overflow", self.overflow, ("chunk", "truncate"))
-        if (self.train_file is None) == (self.dataset_name is None):
-            raise InputError("Give either --train_file (files, folders or globs) or --dataset_name (on the Hub).")
         for name in ("encoder_mlm_probability", "decoder_mlm_probability"):
             if not 0.0 < getattr(self, name) <= 1.0:
                 raise InputError(f"--{name} is above 0 and at most 1, not {getattr(self, name)}.")

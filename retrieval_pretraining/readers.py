@@ -2,7 +2,8 @@
 
 A reader yields (place, values): where the row is, such as "line 7", and the values of the wanted columns as the file
 has them, None where there is none. It looks at no other column, keeps little more than a row in memory where the
-format allows that, and raises `InputError` with the file and the line for what it cannot read.
+format allows that, and raises `InputError` with the file and the line for what it cannot read. A row that cannot be
+parsed goes to `SourceFile.bad_row`, which raises too or counts it, as the user wants.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import json
 import lzma
 import re
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ INVISIBLE = _WHITESPACE + _ZERO_WIDTH
 _BYTE_ORDER_MARK = "\ufeff"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MAX_LISTED = 20
+_MAX_BAD_PLACES = 3
 
 # No decoder yields a lone surrogate, so it can stand for bytes that could not be decoded until the line is known.
 _UNDECODABLE = "\udfff"
@@ -39,13 +41,18 @@ codecs.register_error("retrieval_pretraining.mark", lambda error: (_UNDECODABLE,
 
 @dataclass
 class CorpusCounts:
-    """What was read and what was dropped. `documents` is None for a streamed corpus, which nobody has counted."""
+    """What was read and what was dropped. `documents` is None for a streamed corpus, which nobody has counted.
+
+    `bad` counts the lines that were skipped because they could not be parsed; `bad_places` says where the first stand.
+    """
 
     files: int = 0
     documents: int | None = 0
     blank: int = 0
     null: int = 0
     undecodable: int = 0
+    bad: int = 0
+    bad_places: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         source = f" from {_plural(self.files, 'file')}" if self.files else ""
@@ -57,7 +64,12 @@ class CorpusCounts:
             line += f" ({', '.join(reasons)})"
         if self.undecodable:
             line += f", {_plural(self.undecodable, 'undecodable place')} replaced or ignored"
+        if self.bad:
+            line += f", {_plural(self.bad, 'bad line')} skipped ({self.where_bad()})"
         return line
+
+    def where_bad(self) -> str:
+        return "; ".join(self.bad_places) + ("; ..." if self.bad > len(self.bad_places) else "")
 
 
 def _plural(count: int, noun: str) -> str:
@@ -85,27 +97,55 @@ def supported_formats() -> str:
     return f"{', '.join(READERS)}, all but parquet also followed by {', '.join(OPENERS)}"
 
 
-class SourceFile:
-    """One file being read: its lines, where the reader stands, and errors that name the place."""
+def missing_column(source: object, name: str, columns: Sequence[str], present: str) -> str:
+    """The message for a column that was asked for; the first of `columns` is that of the text."""
+    advice = "name one of them with --text_column_name" if name == columns[0] else "name one of them, or none"
+    return f"{source}: no column '{name}'; columns present: {present}; {advice}"
 
-    def __init__(self, path: Path, encoding: str, encoding_errors: str, counts: CorpusCounts):
-        self.path, self.encoding, self.encoding_errors, self.counts = path, encoding, encoding_errors, counts
+
+class SourceFile:
+    """One file being read: its lines, where the reader stands, and errors that name the place.
+
+    The columns named in `optional` may be absent; a reader gives None for them.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        counts: CorpusCounts,
+        *,
+        encoding: str = "utf-8",
+        encoding_errors: str = "strict",
+        on_bad_line: str = "error",
+        document_separator: str = "line",
+        optional: frozenset[str] = frozenset(),
+    ):
+        self.path, self.counts, self.encoding, self.encoding_errors = path, counts, encoding, encoding_errors
+        self.on_bad_line, self.document_separator, self.optional = on_bad_line, document_separator, optional
         self.kind, self.compression = split_suffix(path)
-        self.line = 0
+        self.line, self.ended = 0, False
 
     def error(self, message: str, *, place: str | None = None) -> InputError:
         return InputError(f"{self.path}, {place or f'line {self.line}'}: {message}")
 
-    def missing_column(self, name: str, present: Sequence[str]) -> InputError:
+    def bad_row(self, reason: str, message: str, *, place: str | None = None, lines: int = 1) -> None:
+        """Raises `message` for a row that cannot be used or, if such rows are skipped, counts it under `reason`.
+
+        A reason holds nothing of the data: it is shown, and published, with the counts.
+        """
+        if self.on_bad_line == "error":
+            raise self.error(message, place=place)
+        self.counts.bad += lines
+        if len(self.counts.bad_places) < _MAX_BAD_PLACES:
+            self.counts.bad_places.append(f"{self.path.name}, {place or f'line {self.line}'}: {reason}")
+
+    def missing_column(self, name: str, columns: Sequence[str], present: Sequence[str]) -> InputError:
         listed = ", ".join(map(str, present[:_MAX_LISTED])) + (", ..." if len(present) > _MAX_LISTED else "")
-        return InputError(
-            f"{self.path}: no column '{name}'; columns present: {listed or 'none'}; "
-            "name one of them with --text_column_name"
-        )
+        return InputError(missing_column(self.path, name, columns, listed or "none"))
 
     def lines(self) -> Iterator[str]:
         """Lines with their ends. Only newline and carriage return end one: U+2028 and the like are text."""
-        self.line = 0
+        self.line, self.ended = 0, False
         try:
             raw = OPENERS.get(self.compression, open)(self.path, "rb")
             with io.TextIOWrapper(
@@ -118,6 +158,7 @@ class SourceFile:
                     if _UNDECODABLE in line:
                         line = self._repair(line)
                     yield line
+            self.ended = True
         except LookupError as error:
             raise InputError(f"encoding '{self.encoding}' is not known; try utf-8, gb18030 or utf-16") from error
         except UnicodeError as error:  # utf-16 without its mark: no handler is asked
@@ -141,9 +182,46 @@ _Rows = Iterator[tuple[str, list[Any]]]
 
 
 def _read_txt(file: SourceFile, columns: list[str]) -> _Rows:
-    # The columns do not matter here: a line is a passage and has no title.
+    # The columns do not matter here: a text has neither title nor id.
+    absent = [None] * (len(columns) - 1)
+    for number, text in DOCUMENT_SEPARATORS[file.document_separator](file):
+        yield f"line {number}", [text.rstrip("\r\n"), *absent]
+
+
+def _split_at_lines(file: SourceFile) -> Iterator[tuple[int, str]]:
     for line in file.lines():
-        yield f"line {file.line}", [line.rstrip("\r\n")]
+        yield file.line, line
+
+
+def _split_at_blank_lines(file: SourceFile) -> Iterator[tuple[int, str]]:
+    block: list[str] = []
+    for line in file.lines():
+        if line.strip(INVISIBLE):
+            block.append(line)
+        elif block:
+            yield file.line - len(block), "".join(block)
+            block = []
+    if block:
+        yield file.line - len(block) + 1, "".join(block)
+
+
+def _do_not_split(file: SourceFile) -> Iterator[tuple[int, str]]:
+    yield 1, "".join(file.lines())
+
+
+# What ends a document of a .txt file -> how it is cut: (number of the first line, text) of each.
+DOCUMENT_SEPARATORS: dict[str, Callable[[SourceFile], Iterator[tuple[int, str]]]] = {
+    "line": _split_at_lines,
+    "blank_line": _split_at_blank_lines,
+    "file": _do_not_split,
+}
+
+# What the options of reading can be, for all who check them.
+READING_CHOICES = {
+    "encoding_errors": ["strict", *REPLACEMENT],
+    "on_bad_line": ["error", "skip"],
+    "document_separator": list(DOCUMENT_SEPARATORS),
+}
 
 
 def _read_json_lines(file: SourceFile, columns: list[str]) -> _Rows:
@@ -153,11 +231,13 @@ def _read_json_lines(file: SourceFile, columns: list[str]) -> _Rows:
                 file.counts.blank += 1
                 continue
             try:
-                yield f"line {file.line}", json.loads(line)
+                row = json.loads(line)
             except (ValueError, RecursionError) as error:
                 # The error of `json` speaks of line 1 of 1.
                 reason = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
-                raise file.error(f"is not valid JSON ({reason}); repair or remove the line") from error
+                file.bad_row("not valid JSON", f"is not valid JSON ({reason}); repair or remove the line")
+            else:
+                yield f"line {file.line}", row
 
     return _pick_columns(file, rows(), columns)
 
@@ -192,17 +272,19 @@ def _starts_like_json_lines(file: SourceFile) -> bool:
 
 def _pick_columns(file: SourceFile, rows: Iterator[tuple[str, Any]], columns: list[str]) -> _Rows:
     # Keys may differ from row to row, so a column is only missing when no row of the file has it.
-    missing, present = list(columns), {}
+    missing, present = [name for name in columns if name not in file.optional], {}
     for place, row in rows:
         if not isinstance(row, dict):
-            raise file.error(f'is {type_name(row)}, not an object such as {{"{columns[0]}": ...}}', place=place)
+            reason = f"{type_name(row)}, not an object"
+            file.bad_row(reason, f'is {reason} such as {{"{columns[0]}": ...}}', place=place)
+            continue
         if missing:
             missing = [name for name in missing if name not in row]
             if len(present) <= _MAX_LISTED:
                 present.update(dict.fromkeys(row))
         yield place, [_without_surrogates(file, place, row.get(name)) for name in columns]
     if missing and present:
-        raise file.missing_column(missing[0], list(present))
+        raise file.missing_column(missing[0], columns, list(present))
 
 
 def _without_surrogates(file: SourceFile, place: str, value: Any) -> Any:
@@ -228,28 +310,36 @@ def _read_csv(file: SourceFile, columns: list[str], *, delimiter: str = ",") -> 
         try:
             row = next(reader, None)
         except csv.Error as error:
-            raise file.error(
-                f"is no row ({error}); quote the field and double the quotes inside it, or convert to jsonl",
-                place=f"line {first_line}",
-            ) from error
+            _broken_csv_row(file, error, first_line, header)
+            continue
         if row is None:
             return
         if header is None:
             if row:
                 header = [name.strip() for name in row]
                 for name in columns:
-                    if name not in header:
-                        raise file.missing_column(name, header)
-                positions = [header.index(name) for name in columns]
+                    if name not in header and name not in file.optional:
+                        raise file.missing_column(name, columns, header)
+                positions = [header.index(name) if name in header else None for name in columns]
         elif not row:
             file.counts.blank += 1
         elif any(row[len(header) :]):
             # Most often an unquoted comma in the text, which would lose all that follows it.
-            raise file.error(
-                f"has {len(row)} fields under a header of {len(header)}; quote the text", place=f"line {first_line}"
-            )
+            reason = f"{len(row)} fields under a header of {len(header)}"
+            file.bad_row(reason, f"has {reason}; quote the text", place=f"line {first_line}")
         else:
-            yield f"line {first_line}", [row[position] if position < len(row) else None for position in positions]
+            fields = [None if at is None or at >= len(row) else row[at] for at in positions]
+            yield f"line {first_line}", fields
+
+
+def _broken_csv_row(file: SourceFile, error: csv.Error, first_line: int, header: list[str] | None) -> None:
+    message = f"is no row ({error}); quote the field and double the quotes inside it, or convert to jsonl"
+    place = f"line {first_line}"
+    swallowed_the_rest = file.ended and file.line > first_line
+    if header is None or swallowed_the_rest:
+        raise file.error(message, place=place)  # there is nothing to go on with
+    # What an open quote took with it is lost too, and counted so.
+    file.bad_row("broken quotes", message, place=place, lines=file.line - first_line + 1)
 
 
 def _read_tsv(file: SourceFile, columns: list[str]) -> _Rows:
@@ -265,11 +355,13 @@ def _read_parquet(file: SourceFile, columns: list[str]) -> _Rows:
         with pq.ParquetFile(file.path) as table:
             schema = table.schema_arrow
             for name in columns:
-                if name not in schema.names:
-                    raise file.missing_column(name, schema.names)
-            for batch in table.iter_batches(batch_size=1024, columns=columns):
-                values = [batch.column(batch.schema.get_field_index(name)).to_pylist() for name in columns]
-                for row_values in zip(*values, strict=True):
+                if name not in schema.names and name not in file.optional:
+                    raise file.missing_column(name, columns, schema.names)
+            present = [name for name in columns if name in schema.names]
+            for batch in table.iter_batches(batch_size=1024, columns=present):
+                absent = [None] * batch.num_rows
+                values = {name: batch.column(batch.schema.get_field_index(name)).to_pylist() for name in present}
+                for row_values in zip(*(values.get(name, absent) for name in columns), strict=True):
                     row += 1
                     yield f"row {row}", list(row_values)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -289,5 +381,7 @@ READERS = {
 
 
 def type_name(value: Any) -> str:
+    if value is None:
+        return "null"
     names = {list: "a list", dict: "an object", bool: "a boolean", int: "a number", float: "a number", bytes: "bytes"}
     return names.get(type(value), f"a {type(value).__name__}")
