@@ -184,6 +184,52 @@ class TextArguments:
 
 
 @dataclass
+class PairArguments(TextArguments):
+    """The documents that pairs are mined from, and where the pairs go."""
+
+    title_column_name: str | None = field(
+        default=None, metadata=_help("Column or key of the title. [default: title, where there is one]")
+    )
+    id_column_name: str | None = field(
+        default=None,
+        metadata=_help("Column or key of the document's id. [default: _id or id; else the file and the line]"),
+    )
+    on_bad_line: str = field(
+        default="skip",
+        metadata=_help(
+            "A line that cannot be parsed: skip counts them; error names file and line.",
+            choices=READING_CHOICES["on_bad_line"],
+        ),
+    )
+    output_dir: str | None = field(default=None, metadata=_help("Where the pairs and their counts are written."))
+    output_format: str = field(default="parquet", metadata=_help("parquet or jsonl.", choices=["parquet", "jsonl"]))
+    overwrite_output_dir: bool = field(default=False, metadata=_help("Remove the pairs that were mined there before."))
+    num_workers: int = field(default=1, metadata=_help("Processes that mine; the pairs are the same."))
+    seed: int = field(default=42, metadata=_help("Which pairs are taken where not all may be."))
+    cache_dir: str | None = field(default=None, metadata=_help("Where downloads are kept."))
+
+    def check(self):
+        super().check()
+        if self.output_dir is None:
+            raise InputError("Give --output_dir: where the pairs are written.")
+        if self.max_train_samples is not None and self.max_train_samples < 1:
+            raise InputError(f"--max_train_samples is 1 or more, not {self.max_train_samples}.")
+
+    def source(self) -> dict:
+        """The documents, as `corpus.iterate_documents` takes them."""
+        return {
+            "train_file": self.train_file,
+            "dataset_name": self.dataset_name,
+            "dataset_config_name": self.dataset_config_name,
+            "split": self.train_split_name,
+            "id_column_name": self.id_column_name,
+            "max_samples": self.max_train_samples,
+            "cache_dir": self.cache_dir,
+            **self.reading_options(),
+        }
+
+
+@dataclass
 class DataArguments(TextArguments):
     """The text, how it is cut and how it is masked."""
 

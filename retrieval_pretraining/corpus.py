@@ -178,6 +178,33 @@ def iterate_documents(
     return _not_empty(documents, sources, counts)
 
 
+def corpus_fingerprint(
+    *,
+    train_file: str | os.PathLike | Sequence[str | os.PathLike] | None = None,
+    dataset_name: str | None = None,
+    dataset_config_name: str | None = None,
+    split: str = "train",
+    cache_dir: str | os.PathLike | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """What `iterate_documents` of the same arguments would give, by the content of the files or of the dataset."""
+    if dataset_name is not None:
+        dataset = open_hub_dataset(dataset_name, dataset_config_name, split, streaming=False, cache_dir=cache_dir)
+        content: Any = {"dataset": dataset._fingerprint}
+    else:
+        files = resolve_files(train_file)
+        content = [[label, _digest(file)] for label, file in zip(file_labels(files), files, strict=True)]
+    return {"reader": READER_VERSION, "content": content, **options}
+
+
+def _digest(file: Path) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    with file.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
 def _not_empty(documents: Iterator[Document], sources: Sequence[Any], counts: CorpusCounts) -> Iterator[Document]:
     found = False
     for document in documents:
@@ -272,7 +299,7 @@ def _load_files(files: list[Path], options: dict, max_samples: int | None, cache
             yield {"text": document}
         require_documents(counts.documents, files, counts)
         # Before the Arrow file is declared whole, so that whoever finds that file finds the counts too.
-        _write_atomically(counts_file, json.dumps(asdict(counts)))
+        write_atomically(counts_file, json.dumps(asdict(counts)))
 
     root = Path(cache_dir or datasets.config.HF_DATASETS_CACHE)
     key = _cache_key(files, {**options, "max_samples": max_samples})
@@ -299,8 +326,8 @@ def _cache_key(files: list[Path], options: dict) -> str:
     return hashlib.sha256(json.dumps([READER_VERSION, states, options], sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}.tmp")
-    partial.write_text(text)
+    partial.write_text(text, encoding="utf-8")
     partial.replace(path)

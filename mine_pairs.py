@@ -1,0 +1,80 @@
+"""Raw documents in, pairs of texts that belong together out: what GUR learns from, with no label.
+
+    python mine_pairs.py --train_file docs.jsonl --output_dir outputs/pairs      # {"title": ..., "text": ...} a line
+    python mine_pairs.py --train_file book.txt --document_separator file --output_dir outputs/book_pairs
+    python mine_pairs.py recipes/mine_pairs.yaml --num_workers 4                 # a recipe is a whole run
+
+Two sentences of a document are a pair when they share a heavy span: three Han characters, ten Latin letters, or less
+beside a short sentence. `outputs/pairs/pairs.parquet` has the columns text, text_pair, shared_span, document_id and
+strategy; `counts.json` says what was kept and what was dropped and why. A run that was stopped goes on where it was
+when the command is given again. `--help` lists what can be set.
+"""
+
+import itertools
+import signal
+import sys
+from pathlib import Path
+
+from retrieval_pretraining.arguments import PairArguments, parse_arguments
+from retrieval_pretraining.corpus import write_atomically
+from retrieval_pretraining.errors import InputError
+from retrieval_pretraining.mined_pairs import MinedPairs, mine_to_folder, remove_mined_pairs
+from retrieval_pretraining.mining_report import format_counts, format_pairs, pairs_card
+from retrieval_pretraining.mining_settings import MiningSettings
+from retrieval_pretraining.pair_files import read_pairs
+
+SHOWN = 3
+
+
+def run(args: PairArguments, settings: MiningSettings) -> MinedPairs:
+    """One run; says what it did. Called by `main`, and by whoever wants a door's behaviour from Python."""
+    args.check()
+    settings.check()
+    if args.overwrite_output_dir:
+        remove_mined_pairs(args.output_dir)
+    pairs = mine_to_folder(
+        args.source(),
+        args.output_dir,
+        settings,
+        seed=args.seed,
+        num_workers=args.num_workers,
+        output_format=args.output_format,
+    )
+    if pairs.was_there:
+        print(f"{pairs.file} was mined before from the same text with the same settings: nothing to do.")
+    else:
+        write_atomically(Path(args.output_dir) / "README.md", pairs_card(pairs.file.name, pairs.counts))
+    print(format_counts(pairs.counts))
+    if not pairs.counts["pairs"]:
+        print(_why_none(args, pairs.counts), file=sys.stderr)
+        return pairs
+    print(f"\n{format_pairs(itertools.islice(read_pairs(pairs.file), SHOWN))}")
+    print(f"The pairs are in {pairs.file}. To use them:\n")
+    print(f'  from datasets import load_dataset\n  pairs = load_dataset("{args.output_dir}", split="train")')
+    return pairs
+
+
+def _why_none(args: PairArguments, counts: dict) -> str:
+    if counts["sentences"] + counts["titles"] > counts["documents"]:
+        return "warning: no pair: no two sentences of a document share a span that is heavy enough; see --help."
+    hint = ""
+    if args.document_separator == "line":
+        hint = " Each line of a txt file is one; --document_separator blank_line or file makes larger ones."
+    return f"warning: no pair: no document has two sentences.{hint}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line: returns the exit status."""
+    try:
+        run(*parse_arguments([PairArguments, MiningSettings], arguments))
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nStopped. What was finished is kept: the same command goes on from there.", file=sys.stderr)
+        return 128 + signal.SIGINT
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

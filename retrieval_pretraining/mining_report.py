@@ -1,0 +1,148 @@
+"""What a mining run says: its counts as data and on one screen, a few pairs to look at, the card of the dataset."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from retrieval_pretraining.mining_settings import MiningSettings
+from retrieval_pretraining.pair_mining import Pair
+from retrieval_pretraining.readers import CorpusCounts
+
+
+def mining_report(counts: Counter, reading: CorpusCounts, kept: int, settings: MiningSettings) -> dict[str, Any]:
+    """`counts.json`: what was read, what became of it, and what was dropped and why."""
+    dropped = {
+        "documents_blank": reading.blank,
+        "documents_null": reading.null,
+        "documents_bad_line": reading.bad,
+        "sentences_too_short": counts["sentences too short"],
+        "sentences_repeated": counts["sentences repeated"],
+        "candidates_over_sentence_limit": counts["candidates over the sentence limit"],
+        "candidates_over_document_limit": counts["candidates over the document limit"],
+        "candidates_too_short": counts["candidates too short"],
+        "pairs_repeated": counts["pairs"] - kept,
+    }
+    return {
+        "files": reading.files,
+        "documents": counts["documents"],
+        "titles": counts["titles"],
+        "sentences": counts["sentences"],
+        "sentences_cut": counts["sentences cut"],
+        "candidates": counts["candidates"],
+        "pairs": kept,
+        "left_over": counts["sentences left over"],
+        "left_over_joined": counts["left-over sentences joined"],
+        "left_over_pairs": counts["pairs from left-over sentences"],
+        "dropped": dropped,
+        "bad_places": reading.bad_places,
+        "undecodable": reading.undecodable,
+        "settings": asdict(settings),
+    }
+
+
+def format_counts(counts: dict[str, Any]) -> str:
+    """One screen: what was read, what became of it, and what was dropped and why."""
+    dropped = counts["dropped"]
+    leftover = counts["settings"]["leftover_strategy"]
+    rows = [
+        (
+            "documents",
+            counts["documents"],
+            [
+                (dropped["documents_blank"], "blank ones dropped"),
+                (dropped["documents_null"], "without text dropped"),
+                (dropped["documents_bad_line"], f"bad lines skipped: {'; '.join(counts['bad_places'])}"),
+                (counts["undecodable"], "undecodable places replaced or ignored"),
+            ],
+        ),
+        (
+            "sentences",
+            counts["sentences"],
+            [
+                (counts["titles"], "titles besides"),
+                (counts["sentences_cut"], "too long, cut"),
+                (dropped["sentences_too_short"], "too short, dropped"),
+                (dropped["sentences_repeated"], "repeated in their document, dropped"),
+            ],
+        ),
+        (
+            "candidates",
+            counts["candidates"],
+            [
+                (dropped["candidates_over_sentence_limit"], "dropped, a sentence being used up"),
+                (dropped["candidates_over_document_limit"], "dropped, the document being used up"),
+                (dropped["candidates_too_short"], "too short, dropped"),
+            ],
+        ),
+        ("pairs", counts["pairs"], [(dropped["pairs_repeated"], "the same as others, dropped")]),
+        (
+            "left over",
+            counts["left_over"],
+            [
+                (counts["left_over"] if leftover == "drop" else 0, "sentences in no pair, dropped"),
+                (counts["left_over_joined"], "joined to a neighbour"),
+                (counts["left_over_pairs"], f"made a pair ({leftover})"),
+            ],
+        ),
+    ]
+    lines = []
+    for name, count, details in rows:
+        noted = ", ".join(f"{number:,} {what}" for number, what in details if number)
+        lines.append(f"{name:<11}{count:>13,}" + (f"   {noted}" if noted else ""))
+    return "\n".join(lines)
+
+
+def format_pairs(pairs: Iterable[Pair], *, width: int = 100) -> str:
+    """Pairs to look at, the shared span in brackets."""
+    lines = []
+    for pair in pairs:
+        for text in (pair.text, pair.text_pair):
+            lines.append("  " + _marked(text, pair.shared_span, width))
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _marked(text: str, span: str, width: int) -> str:
+    """The text on one line, cut to about `width` characters around the span."""
+    span = span.strip()
+    begin = text.lower().find(span.lower()) if span else -1
+    if begin < 0:
+        return _one_line(text[:width]) + ("..." if len(text) > width else "")
+    end = begin + len(span)
+    left = max(0, begin - max(width - len(span), 20) // 2)
+    right = max(end, left + width)
+    marked = f"{text[left:begin]}[{text[begin:end]}]{text[end:right]}"
+    return ("..." if left else "") + _one_line(marked) + ("..." if right < len(text) else "")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def pairs_card(file_name: str, counts: dict[str, Any]) -> str:
+    """README.md of a folder of pairs: with it `load_dataset(folder)` reads the pairs and nothing else."""
+    settings = "\n".join(f"| {name} | {value} |" for name, value in counts["settings"].items())
+    return f"""---
+configs:
+- config_name: default
+  data_files: {file_name}
+---
+
+# Pairs of texts mined from raw documents
+
+{counts["pairs"]:,} pairs (`text`, `text_pair`) from {counts["documents"]:,} documents. `shared_span` is the heaviest
+text that both have in common (empty where none is asked for), `document_id` where they are from, `strategy` how they
+were made. Mined with [retromae-gur](https://github.com/) by the rule of GUR (arXiv 2306.10056); the text keeps the
+licence of its documents.
+
+```
+{format_counts(counts)}
+```
+
+| setting | value |
+|---|---|
+{settings}
+"""
