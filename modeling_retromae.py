@@ -301,10 +301,12 @@ class RetroMAEPreTrainedModel(PreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module):
         super()._init_weights(module)
-        if isinstance(module, RetroMAEDecoder) and module.position_embeddings is not None:
-            table = module.position_embeddings.weight
+        # In custom code the library calls this only for modules that hold parameters themselves: not for the decoder.
+        table = getattr(getattr(self, "decoder", None), "position_embeddings", None)
+        if module is table and table is not None:
             # Sinusoids of the deviation that the other embeddings have.
-            init.copy_(table, _sinusoids(*table.shape) * math.sqrt(2.0) * self.config.initializer_range)
+            sinusoids = _sinusoids(*table.weight.shape)
+            init.copy_(table.weight, sinusoids * math.sqrt(2.0) * self.config.initializer_range)
 
     def get_input_embeddings(self):
         return self.base_model.encoder.get_input_embeddings()

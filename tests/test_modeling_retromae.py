@@ -1,6 +1,7 @@
 """The model: equal to the published numbers and to the slow oracle, with every backbone, saved and loaded whole."""
 
 import json
+import math
 import os
 from pathlib import Path
 
@@ -269,6 +270,14 @@ def test_padding_changes_no_loss_of_any_backbone(model_type, decoder_query):
         "decoder_attention_mask": torch.nn.functional.pad(batch["decoder_attention_mask"], (0, 5, 0, 5)),
     }
     torch.testing.assert_close(model(**padded).loss, model(**batch).loss, atol=1e-5, rtol=0)
+
+
+def test_an_encoder_without_position_embeddings_gets_a_decoder_with_sinusoids():
+    table = RetroMAEForPreTraining(retromae_config("modernbert")).decoder.position_embeddings.weight
+    half = table.shape[1] // 2
+    rate = torch.exp(torch.arange(half) * -2 * math.log(10000.0) / table.shape[1])
+    angle = torch.arange(len(table))[:, None] * rate
+    torch.testing.assert_close(table / table.max(), torch.cat([angle.sin(), angle.cos()], dim=1))
 
 
 @pytest.mark.parametrize("model_type", ["bert", "modernbert", "deberta-v2"])
