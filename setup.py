@@ -1,4 +1,4 @@
-"""Packaging of retromae-gur: three flat modules that can live on the Hub, and the workshop behind them."""
+"""Packaging of retromae-gur: five flat modules that can live on the Hub, and the workshop behind them."""
 
 import re
 from pathlib import Path
@@ -34,6 +34,8 @@ install_requires = [
     "scipy>=1.11",
     "tqdm>=4.66.3",
     "pyyaml>=6.0.1",
+    "pyarrow>=17",
+    "sentencex>=1.0.20",
 ]
 
 extras = {
@@ -49,6 +51,9 @@ extras["test"] = [
     "protobuf>=4.25",
     *(requirement for requirements in extras.values() for requirement in requirements),
 ]
+# Not part of `test`: datatrove needs newer versions of numpy and huggingface_hub than the oldest supported ones.
+extras["cluster"] = ["datatrove>=0.10.1", "orjson>=3.10"]
+extras["ray"] = ['ray>=2.40; python_version < "3.14"']
 
 setup(
     name="retromae-gur",
@@ -61,11 +66,21 @@ setup(
     license_files=["LICENSE"],
     keywords="dense retrieval, pre-training, RetroMAE, GUR, sentence embeddings, transformers",
     python_requires=">=3.10",
-    py_modules=["configuration_retromae", "linear_cross_entropy", "modeling_retromae", "run_pretrain"],
+    py_modules=[
+        "configuration_gur",
+        "configuration_retromae",
+        "linear_cross_entropy",
+        "mine_pairs",
+        "modeling_gur",
+        "modeling_retromae",
+        "run_pretrain",
+    ],
     packages=find_packages(include=["retrieval_pretraining", "retrieval_pretraining.*"]),
     install_requires=install_requires,
     extras_require=extras,
-    entry_points={"console_scripts": ["retromae-pretrain = run_pretrain:main"]},
+    entry_points={
+        "console_scripts": ["retromae-pretrain = run_pretrain:main", "retromae-mine-pairs = mine_pairs:main"]
+    },
     classifiers=[
         "Development Status :: 4 - Beta",
         "Intended Audience :: Developers",

@@ -1,4 +1,4 @@
-"""Three tiny tokenizers, trained offline on the sentences below: one per kind that people bring.
+"""Four tiny tokenizers, trained offline on the sentences below: one per kind that people bring.
 
 Their vocabularies are small, so that most words are cut into pieces, and the same on every machine.
 """
@@ -10,7 +10,7 @@ from functools import lru_cache
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import BertTokenizerFast, PreTrainedTokenizerFast
 
-from retrieval_pretraining.passages import train_tokenizer
+from retrieval_pretraining.tokenizer_training import train_tokenizer
 
 ENGLISH = """
 The cat sat on the mat and looked at the moon.
@@ -107,6 +107,38 @@ def roberta_tokenizer() -> PreTrainedTokenizerFast:
 @lru_cache
 def unigram_tokenizer() -> PreTrainedTokenizerFast:
     """Unigram over metaspaces, like XLM-R: a Chinese sentence is one "word", pieces hold several characters."""
+    trained = Tokenizer(models.Unigram(_unigram_vocabulary(_ROBERTA_SPECIALS), unk_id=3))
+    trained.pre_tokenizer = pre_tokenizers.Metaspace()
+    trained.decoder = decoders.Metaspace()
+    template = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    return _finish(trained, template)
+
+
+@lru_cache
+def t5_tokenizer() -> PreTrainedTokenizerFast:
+    """The same pieces as T5 has them: <pad> </s> <unk> are 0 to 2, a text ends with </s>, and the 20 sentinels are the
+    last ids, <extra_id_0> the very last."""
+    sentinels = [f"<extra_id_{number}>" for number in range(20)]
+    vocabulary = _unigram_vocabulary(["<pad>", "</s>", "<unk>"]) + [(token, 0.0) for token in reversed(sentinels)]
+    trained = Tokenizer(models.Unigram(vocabulary, unk_id=2))
+    trained.pre_tokenizer = pre_tokenizers.Metaspace()
+    trained.decoder = decoders.Metaspace()
+    trained.post_processor = processors.TemplateProcessing(
+        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=trained,
+        eos_token="</s>",
+        pad_token="<pad>",
+        unk_token="<unk>",
+        extra_special_tokens=sentinels,
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
+
+def _unigram_vocabulary(specials: list[str]) -> list[tuple[str, float]]:
     # The trainer of `tokenizers` gives another vocabulary on each run, so pieces and scores are counted here.
     counts = Counter()
     for word in " ".join(SENTENCES).split(" "):
@@ -114,15 +146,8 @@ def unigram_tokenizer() -> PreTrainedTokenizerFast:
         counts.update(word[i:j] for i in range(len(word)) for j in range(i + 1, min(i + 4, len(word)) + 1))
     ranked = sorted(counts, key=lambda piece: (len(piece) > 1, -counts[piece], piece))
     total = counts.total()
-    vocabulary = [(piece, 0.0) for piece in _ROBERTA_SPECIALS]
-    vocabulary += [(piece, math.log(counts[piece] / total)) for piece in ranked[:700]]
-    trained = Tokenizer(models.Unigram(vocabulary, unk_id=3))
-    trained.pre_tokenizer = pre_tokenizers.Metaspace()
-    trained.decoder = decoders.Metaspace()
-    template = processors.TemplateProcessing(
-        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
-    )
-    return _finish(trained, template)
+    vocabulary = [(piece, 0.0) for piece in specials]
+    return vocabulary + [(piece, math.log(counts[piece] / total)) for piece in ranked[:700]]
 
 
 def _finish(trained: Tokenizer, post_processor) -> PreTrainedTokenizerFast:

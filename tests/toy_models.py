@@ -1,8 +1,9 @@
-"""Toy configurations of every supported backbone: hidden size 32, 2 layers, vocabulary 99."""
+"""Toy configurations and models of every supported backbone: hidden size 32, 2 layers, vocabulary 99."""
 
 import torch
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
+from configuration_gur import GURConfig
 from configuration_retromae import RetroMAEConfig
 
 _SIZES = {
@@ -78,3 +79,56 @@ def toy_batch(
         present[:, 0] = 0.0
         batch["bag_of_words"] = present / content.sum(1, keepdim=True)
     return batch
+
+
+_T5_SIZES = {
+    **{"vocab_size": 99, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "dropout_rate": 0.0},
+    **{"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0},
+}
+
+# Each kind of T5: `untied` means an LM head of its own, and decoder states that are not scaled before it.
+T5_KINDS = {
+    "t5": {"model_type": "t5", "feed_forward_proj": "relu", "untied": False},
+    "t5_v1_1": {"model_type": "t5", "feed_forward_proj": "gated-gelu", "untied": True},
+    "mt5": {"model_type": "mt5", "feed_forward_proj": "gated-gelu", "untied": True},
+    "mt5_tied": {"model_type": "mt5", "feed_forward_proj": "gated-gelu", "untied": False},
+    "umt5": {"model_type": "umt5", "feed_forward_proj": "gated-gelu", "untied": False},
+    "umt5_untied": {"model_type": "umt5", "feed_forward_proj": "gated-gelu", "untied": True},
+}
+
+
+def gur_config(**changes) -> GURConfig:
+    return GURConfig(**{**_T5_SIZES, "projection_dim": 16, **changes})
+
+
+def toy_t5(kind: str = "t5", *, seed: int = 0):
+    """A plain T5, mT5 or UMT5 for conditional generation, whose weights are all different."""
+    row = T5_KINDS[kind]
+    sizes = {**_T5_SIZES, "feed_forward_proj": row["feed_forward_proj"], "tie_word_embeddings": not row["untied"]}
+    torch.manual_seed(seed)
+    model = AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(row["model_type"], **sizes))
+    if row["untied"]:
+        model.lm_head.weight = torch.nn.Parameter(0.1 * torch.randn_like(model.lm_head.weight))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.02 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def gur_batch(*, lengths=(12, 9, 12, 5, 7, 3), left: bool = False, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Pairs as the collator makes them, drawn independently of it: </s>=1, sentinels 98 and down, words from 10 up."""
+    generator = torch.Generator().manual_seed(seed)
+    length = max(lengths)
+    ids = torch.randint(10, 90, (len(lengths), length), generator=generator)
+    labels = torch.randint(10, 90, (len(lengths), 6), generator=generator)
+    lengths_B1 = torch.tensor(lengths)[:, None]
+    ids.scatter_(1, lengths_B1 - 1, 1)
+    ids[:, 1], labels[:, 0], labels[:, 3] = 98, 98, 1
+    real = torch.arange(length) < lengths_B1
+    ids[~real] = 0
+    labels[1::2, 4:] = -100
+    mask = real.long()
+    if left:
+        ids = torch.stack([row.roll(length - n) for row, n in zip(ids, lengths)])
+        mask = mask.flip(1)
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels}
