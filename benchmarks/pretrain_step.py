@@ -31,7 +31,8 @@ from transformers import BertConfig, BertForMaskedLM
 from configuration_retromae import RetroMAEConfig
 from modeling_retromae import RetroMAEForPreTraining
 from retrieval_pretraining.collators import RetroMAECollator
-from retrieval_pretraining.passages import encode_documents, train_tokenizer
+from retrieval_pretraining.passages import encode_documents
+from retrieval_pretraining.tokenizer_training import train_tokenizer
 
 ROOT = Path(__file__).resolve().parent.parent
 CORPUS = ROOT / "examples" / "data" / "scifact" / "corpus.jsonl.xz"

@@ -25,6 +25,18 @@ def _mix(state: np.ndarray) -> np.ndarray:
     return state
 
 
+def _text_sums(input_ids_BL: np.ndarray, real_BL: np.ndarray) -> np.ndarray:
+    """A hash of each text that does not see the padding at its end, uint64 `[B]`."""
+    position = np.arange(input_ids_BL.shape[1], dtype=np.uint64)
+    factors = _mix(position * _GOLDEN + np.uint64(1)) | np.uint64(1)
+    return ((input_ids_BL.astype(np.uint64) + np.uint64(1)) * factors * real_BL).sum(axis=1, dtype=np.uint64)
+
+
+def text_keys(input_ids_BL: np.ndarray, real_BL: np.ndarray) -> np.ndarray:
+    """A number of 63 bits for each text, int64 `[B]`: equal for equal texts, whatever the padding after them."""
+    return (_mix(_text_sums(input_ids_BL, real_BL)) >> np.uint64(1)).astype(np.int64)
+
+
 class TextGenerator:
     """Random numbers for a batch of texts: a counter-based generator with a stream for each text.
 
@@ -34,12 +46,21 @@ class TextGenerator:
     Args:
         input_ids_BL, real_BL: the texts, and which positions are not padding.
         seed, epoch: the same text gets other masks at another epoch or seed.
+        copy_B: a number for each text; equal texts with another number get other masks. Without it all have 0.
     """
 
-    def __init__(self, input_ids_BL: np.ndarray, real_BL: np.ndarray, *, seed: int = 0, epoch: int = 0):
-        position = np.arange(input_ids_BL.shape[1], dtype=np.uint64)
-        factors = _mix(position * _GOLDEN + np.uint64(1)) | np.uint64(1)
-        text = ((input_ids_BL.astype(np.uint64) + np.uint64(1)) * factors * real_BL).sum(axis=1, dtype=np.uint64)
+    def __init__(
+        self,
+        input_ids_BL: np.ndarray,
+        real_BL: np.ndarray,
+        *,
+        seed: int = 0,
+        epoch: int = 0,
+        copy_B: np.ndarray | None = None,
+    ):
+        text = _text_sums(input_ids_BL, real_BL)
+        if copy_B is not None:
+            text ^= _mix(copy_B.astype(np.uint64) * _GOLDEN)
         origin = _mix(np.array([seed % 2**64, epoch + 1], dtype=np.uint64)) * np.array([1, _GOLDEN], dtype=np.uint64)
         self._keys = _mix(text ^ origin[0] ^ origin[1])
         self._draws = 0

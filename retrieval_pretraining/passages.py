@@ -10,8 +10,7 @@ import itertools
 import logging
 import re
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -35,9 +34,11 @@ _KANA = ((0x3040, 0x30FF), (0x31F0, 0x31FF), (0xFF66, 0xFF9F), (0x1B000, 0x1B16F
 _HAN = ((0x3005, 0x3007), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF))
 _SPACELESS = tuple(sorted(_THAI_LAO_MYANMAR_KHMER + _KANA + _HAN))
 _WHITESPACE = tuple((code, code) for code in range(0x3001) if chr(code).isspace())
-_HAS_SPACELESS = re.compile("[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in _SPACELESS) + "]")
+SPACELESS_LETTER = "[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in _SPACELESS) + "]"
+_HAS_SPACELESS = re.compile(SPACELESS_LETTER)
 
-_BERT_SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+# UMT5 has 300, T5 and mT5 have 100.
+_MOST_SENTINELS = 1000
 
 # The tokenizer holds offsets and strings for every token of a batch: bounded in characters, not in documents.
 _CHARACTERS_PER_BATCH = 500_000
@@ -62,6 +63,34 @@ def check_tokenizer(tokenizer: Any, max_seq_length: int | None = None) -> None:
             f"tokenizer {_name(tokenizer)}: max_seq_length is {max_seq_length}; "
             f"use at most {tokenizer.model_max_length}"
         )
+
+
+def check_pair_tokenizer(tokenizer: Any) -> None:
+    """Refuses a tokenizer that span corruption cannot use.
+
+    Raises:
+        InputError: the tokenizer lacks the eos or the pad token, or sentinels.
+    """
+    missing = [f"{name} token" for name in ("eos", "pad") if getattr(tokenizer, f"{name}_token_id") is None]
+    if not sentinel_ids(tokenizer):
+        missing.append("sentinels <extra_id_0>, <extra_id_1> ...")
+    if missing:
+        raise InputError(
+            f"tokenizer {_name(tokenizer)}: has no {' and no '.join(missing)}; use that of a T5 model, add them with "
+            "add_special_tokens, or train one from the text"
+        )
+
+
+def sentinel_ids(tokenizer: Any) -> list[int]:
+    """The ids of <extra_id_0>, <extra_id_1> and so on, up to the first that is not in the vocabulary.
+
+    mT5's vocabulary spells them with a "▁" before.
+    """
+    for spelling in ("<extra_id_{}>", "▁<extra_id_{}>"):
+        if tokenizer.convert_tokens_to_ids(spelling.format(0)) not in (None, tokenizer.unk_token_id):
+            known = tokenizer.convert_tokens_to_ids([spelling.format(number) for number in range(_MOST_SENTINELS)])
+            return list(itertools.takewhile(lambda token_id: token_id not in (None, tokenizer.unk_token_id), known))
+    return []
 
 
 def _require_fast(tokenizer: Any) -> None:
@@ -237,7 +266,8 @@ def encode_documents(
         raise InputError(f"max_seq_length is {max_seq_length}, which leaves no room for text; use more")
 
     unk_id, unk_token = tokenizer.unk_token_id, tokenizer.unk_token or "\0"
-    special_ids = np.array(tokenizer.all_special_ids, dtype=np.int32)
+    # Sentinels are special, whether the tokenizer has them among its special tokens (T5) or its pieces (mT5).
+    special_ids = np.union1d(tokenizer.all_special_ids, sentinel_ids(tokenizer)).astype(np.int32)
     # unk is what unknown text rightly becomes, unless the text spells it.
     unforgeable = special_ids[special_ids != unk_id] if unk_id is not None else special_ids
 
@@ -348,56 +378,3 @@ def _encode_batch(
     if count_discarded:
         columns["discarded_tokens"] = [encoded["discarded_tokens"][document] for document in encoded["document"]]
     return columns
-
-
-# --- a tokenizer of one's own ---
-
-
-def train_tokenizer(texts: Iterable[str], *, vocab_size: int, lowercase: bool = True) -> PreTrainedTokenizerFast:
-    """Texts -> a BERT tokenizer (WordPiece) that AutoTokenizer loads everywhere, the same for the same texts.
-
-    The texts are gone through twice (an iterator, which cannot be, is held in memory). [PAD], [UNK], [CLS], [SEP],
-    [MASK] are 0 to 4. The vocabulary has at most `vocab_size` tokens, and fewer where the texts do not hold that many.
-
-    Raises:
-        InputError: no text, or a `vocab_size` without room for letters.
-    """
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
-    from transformers import BertTokenizerFast
-
-    if vocab_size < 2 * len(_BERT_SPECIALS):
-        raise InputError(f"vocab_size is {vocab_size}; use at least {2 * len(_BERT_SPECIALS)}, better some thousands")
-    texts = list(texts) if isinstance(texts, Iterator) else texts
-    trained = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    trained.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-    trained.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    # A letter may need two tokens, x and ##x; the rarest Han characters beyond this number become [UNK].
-    letters = _most_frequent_letters(texts, trained, (vocab_size - len(_BERT_SPECIALS)) // 2)
-    if not letters:
-        raise InputError("no tokenizer can be trained: the texts hold no visible character")
-    # The trainer numbers the ##x in the order of a hash map, and breaks ties between merges by these numbers: two runs
-    # would give two vocabularies. Numbered by us, as "special" tokens of the trainer alone, they are always the same.
-    inner = [f"##{letter}" for letter in letters if len(trained.pre_tokenizer.pre_tokenize_str(f"a{letter}")) == 1]
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab_size,
-        special_tokens=_BERT_SPECIALS + inner,
-        initial_alphabet=letters,
-        limit_alphabet=len(letters),
-        show_progress=True,
-    )
-    trained.train_from_iterator(texts, trainer)
-    return BertTokenizerFast(vocab=trained.get_vocab(), do_lower_case=lowercase)
-
-
-def _most_frequent_letters(texts: Iterable[str], tokenizer: Tokenizer, limit: int) -> list[str]:
-    """The letters that are left of the texts after normalisation, the most frequent ones, sorted."""
-    from tqdm import tqdm
-
-    raw, letters = Counter(), Counter()
-    for text in tqdm(texts, desc="Counting letters"):
-        raw.update(text)
-    for letter, count in raw.items():
-        for normal in tokenizer.normalizer.normalize_str(letter):
-            if tokenizer.pre_tokenizer.pre_tokenize_str(normal):
-                letters[normal] += count
-    return sorted(sorted(letters, key=lambda letter: (-letters[letter], letter))[:limit])

@@ -5,13 +5,16 @@ import pickle
 
 import pytest
 import torch
-from tokenizers_for_tests import SENTENCES, bert_tokenizer, roberta_tokenizer, unigram_tokenizer
-from toy_models import retromae_config
+from reference.span_masking_oracle import restore
+from tokenizers_for_tests import SENTENCES, bert_tokenizer, roberta_tokenizer, t5_tokenizer, unigram_tokenizer
+from toy_models import gur_config, retromae_config
 
+from modeling_gur import GURForPreTraining
 from modeling_retromae import RetroMAEForPreTraining
-from retrieval_pretraining.collators import MaskedLMCollator, RetroMAECollator
+from retrieval_pretraining.collators import MaskedLMCollator, PairCollator, RetroMAECollator
 from retrieval_pretraining.errors import InputError
-from retrieval_pretraining.passages import encode_documents
+from retrieval_pretraining.passages import encode_documents, sentinel_ids
+from retrieval_pretraining.tokenizer_training import train_tokenizer
 
 TOKENIZERS = {"wordpiece": bert_tokenizer, "bytes": roberta_tokenizer, "metaspace": unigram_tokenizer}
 
@@ -162,3 +165,158 @@ def test_texts_of_one_token_give_finite_losses():
             loss.backward()
             assert torch.isfinite(loss)
     assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters())
+
+
+# --- Pairs --------------------------------------------------------------------------------------------------------
+
+PAIRS = [(SENTENCES[i], SENTENCES[i + 2]) for i in range(0, 30, 2)] + [(SENTENCES[i], SENTENCES[i]) for i in (1, 3, 5)]
+
+
+def pairs(tokenizer, texts=tuple(PAIRS), length=2000) -> list[dict]:
+    rows = []
+    for number, sides in enumerate(texts):
+        first, second = features(tokenizer, sides, length)
+        rows.append({**first, "input_ids_pair": second["input_ids"], "word_ids_pair": second["word_ids"]})
+        rows[-1]["document_key"] = number // 2
+    return rows
+
+
+def rebuilt(batch, tokenizer) -> list[list[int]]:
+    """The texts of a batch, from inputs and labels."""
+    rows = []
+    for ids, mask, labels in zip(batch["input_ids"], batch["attention_mask"], batch["labels"]):
+        rows.append(restore(ids[mask == 1].tolist(), labels[labels != -100].tolist(), sentinel_ids(tokenizer)))
+    return rows
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+@pytest.mark.parametrize("kind", ["unigram", "own"])
+def test_a_batch_of_pairs_rebuilds_the_texts_row_by_row(kind, whole_words):
+    tokenizer = t5_tokenizer() if kind == "unigram" else train_tokenizer(SENTENCES, vocab_size=900, kind="t5")
+    rows = pairs(tokenizer)
+    batch = PairCollator(tokenizer, mask_rate=0.3, whole_words=whole_words)(rows)
+    assert {name: array.dtype for name, array in batch.items()} == dict.fromkeys(
+        ("input_ids", "attention_mask", "labels", "text_keys", "document_keys"), torch.int64
+    )
+    expected = [row[name] for row in rows for name in ("input_ids", "input_ids_pair")]
+    assert rebuilt(batch, tokenizer) == expected
+    assert (batch["input_ids"][batch["attention_mask"] == 0] == tokenizer.pad_token_id).all()
+    last = batch["attention_mask"].sum(1) - 1
+    assert (batch["input_ids"].gather(1, last[:, None]) == tokenizer.eos_token_id).all()
+    sentinels = torch.isin(batch["labels"], torch.tensor(sentinel_ids(tokenizer)))
+    assert (batch["labels"][:, 0] == sentinel_ids(tokenizer)[0]).all() and sentinels.any(1).all()
+    assert batch["document_keys"].tolist() == [number // 2 for number in range(len(rows))]
+    # what is masked is as much as was asked for
+    words = [word for row in rows for name in ("word_ids", "word_ids_pair") for word in row[name]]
+    written = ((batch["labels"] != -100) & ~sentinels).sum() - len(expected)
+    assert written / sum(word >= 0 for word in words) == pytest.approx(0.3, abs=0.06)
+
+
+def test_the_texts_of_a_pair_have_masks_of_their_own_even_if_they_are_equal():
+    tokenizer = t5_tokenizer()
+    rows = pairs(tokenizer, texts=[(text, text) for text in SENTENCES])
+    batch = PairCollator(tokenizer)(rows)
+    first, second = batch["input_ids"][0::2], batch["input_ids"][1::2]
+    assert (first != second).any(1).float().mean() > 0.9
+    assert torch.equal(batch["text_keys"][0::2], batch["text_keys"][1::2])
+    assert len(set(batch["text_keys"].tolist())) == len(SENTENCES)
+
+
+def test_equal_texts_have_equal_keys_whatever_their_masks_and_batch():
+    tokenizer = t5_tokenizer()
+    collator = PairCollator(tokenizer)
+    one = collator(pairs(tokenizer, texts=[("a cat", SENTENCES[0]), (SENTENCES[2], "a cat")]))["text_keys"].tolist()
+    collator.set_epoch(3)
+    other = collator(pairs(tokenizer, texts=[(SENTENCES[4], "a cat"), ("a dog", "a mat")]))["text_keys"].tolist()
+    assert one[0] == one[3] == other[1] and len({*one, *other}) == 6
+
+
+def test_documents_that_are_not_known_have_the_key_minus_one():
+    tokenizer = t5_tokenizer()
+    rows = pairs(tokenizer)[:3]
+    rows[1]["document_key"] = None
+    assert PairCollator(tokenizer)(rows)["document_keys"].tolist() == [0, -1, 1]
+    for row in rows:
+        del row["document_key"]
+    assert "document_keys" not in PairCollator(tokenizer)(rows)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_shuffling_odd_batches_and_workers_part_no_pair(num_workers):
+    tokenizer = t5_tokenizer()
+    rows = pairs(tokenizer)
+    known = {(tuple(row["input_ids"]), tuple(row["input_ids_pair"])) for row in rows}
+    loader = torch.utils.data.DataLoader(
+        rows,
+        batch_size=5,
+        shuffle=True,
+        collate_fn=PairCollator(tokenizer),
+        num_workers=num_workers,
+        generator=torch.Generator().manual_seed(0),
+    )
+    seen, masks = [], {}
+    for batch in loader:
+        texts = [tuple(row) for row in rebuilt(batch, tokenizer)]
+        assert len(texts) == 2 * len(batch["document_keys"])
+        seen += list(zip(texts[0::2], texts[1::2]))
+        for place, text in enumerate(texts):
+            masks[text, place % 2] = batch["labels"][place][batch["labels"][place] != -100].tolist()
+    assert len(seen) == len(rows) and set(seen) == known
+    # the same masks as in one batch, in order
+    whole = PairCollator(tokenizer)(rows)
+    for place, text in enumerate(rebuilt(whole, tokenizer)):
+        labels = whole["labels"][place]
+        assert masks[tuple(text), place % 2] == labels[labels != -100].tolist()
+
+
+def test_masks_of_pairs_change_with_epoch_and_seed_and_a_pickled_collator_makes_the_same():
+    rows = pairs(t5_tokenizer())
+    collator = PairCollator(t5_tokenizer(), seed=1)
+    first = collator(rows)["input_ids"]
+    assert torch.equal(pickle.loads(pickle.dumps(collator))(rows)["input_ids"], first)
+    collator.set_epoch(1)
+    assert not torch.equal(collator(rows)["input_ids"][:, :4], first[:, :4])
+    assert not torch.equal(PairCollator(t5_tokenizer(), seed=2)(rows)["input_ids"][:, :4], first[:, :4])
+
+
+@pytest.mark.parametrize("law", ["hump_geometric", "geometric", "uniform"])
+def test_texts_with_more_spans_than_sentinels(law):
+    tokenizer = t5_tokenizer()
+    long = " ".join(SENTENCES)
+    rows = pairs(tokenizer, texts=[(long, long)])
+    batch = PairCollator(tokenizer, mask_rate=0.5, span_lengths=law)(rows)
+    assert rebuilt(batch, tokenizer) == [rows[0]["input_ids"]] * 2
+    assert torch.isin(batch["labels"], torch.tensor(sentinel_ids(tokenizer))).sum(1).tolist() == [20, 20]
+
+
+def test_pairs_of_one_token_texts_have_a_label_and_a_finite_loss():
+    tokenizer = t5_tokenizer()
+    model = GURForPreTraining(gur_config(vocab_size=len(tokenizer))).train()
+    batch = PairCollator(tokenizer)(pairs(tokenizer, texts=[("好", "a"), ("a cat", "的")]))
+    assert (batch["labels"] != -100).any(1).all()
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "labels")}
+    assert torch.isfinite(model(**inputs).loss)
+
+
+def test_pair_lengths_are_rounded_up_on_request():
+    batch = PairCollator(t5_tokenizer(), pad_to_multiple_of=8)(pairs(t5_tokenizer()))
+    assert batch["input_ids"].shape[1] % 8 == batch["labels"].shape[1] % 8 == 0
+    assert batch["attention_mask"].shape == batch["input_ids"].shape
+
+
+def test_a_tokenizer_that_cannot_corrupt_spans_is_refused_with_what_to_do():
+    with pytest.raises(InputError, match=r"no sentinels <extra_id_0>.*add"):
+        PairCollator(unigram_tokenizer())
+    with pytest.raises(InputError, match="no eos token and no sentinels"):
+        PairCollator(bert_tokenizer())
+
+
+@pytest.mark.parametrize("wrong", [{"mask_rate": 0.0}, {"mask_rate": 1.0}, {"span_lengths": "poisson"}])
+def test_settings_of_spans_out_of_range_are_refused(wrong):
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        PairCollator(t5_tokenizer(), **wrong)
+
+
+def test_single_passages_are_no_pairs():
+    with pytest.raises(InputError, match=r"input_ids_pair.*tokenize_pairs"):
+        PairCollator(t5_tokenizer())(features(t5_tokenizer()))

@@ -1,5 +1,4 @@
 import logging
-import subprocess
 import sys
 import warnings
 
@@ -8,7 +7,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, normalizers
 from tokenizers_for_tests import SENTENCES, bert_tokenizer, roberta_tokenizer, unigram_tokenizer
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from retrieval_pretraining import passages
 from retrieval_pretraining.errors import InputError
@@ -17,7 +16,6 @@ from retrieval_pretraining.passages import (
     chinese_segmenter,
     encode_documents,
     tokenize_documents,
-    train_tokenizer,
 )
 
 every_tokenizer = pytest.mark.parametrize("make", [bert_tokenizer, roberta_tokenizer, unigram_tokenizer])
@@ -303,59 +301,3 @@ def test_auto_asks_rjieba_and_other_names_are_refused():
 def test_corpus_without_a_token_is_refused():
     with pytest.raises(InputError, match="0 usable passages"):
         tokenize_documents(datasets.Dataset.from_dict({"text": ["\x00", "\x01"]}), bert_tokenizer(), max_seq_length=32)
-
-
-# --- training a tokenizer ---
-
-
-def test_trained_tokenizer_is_a_bert_tokenizer_that_reloads(tmp_path):
-    tokenizer = train_tokenizer(SENTENCES, vocab_size=300)
-    assert tokenizer.convert_ids_to_tokens(range(5)) == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    assert len(tokenizer) == 300
-    tokenizer.model_max_length = 128
-    tokenizer.save_pretrained(tmp_path)
-    reloaded = AutoTokenizer.from_pretrained(tmp_path)
-    check_tokenizer(reloaded, max_seq_length=128)
-    ids = reloaded("The cat, 的")["input_ids"]
-    assert ids == tokenizer("the CAT,的")["input_ids"] and (ids[0], ids[-1]) == (2, 3) and 1 not in ids
-    assert set(reloaded("a", "b")) == {"input_ids", "token_type_ids", "attention_mask"}
-
-
-def test_case_is_kept_on_request():
-    assert "The" in train_tokenizer(SENTENCES, vocab_size=900, lowercase=False).tokenize("The cat")
-    assert "the" in train_tokenizer(SENTENCES, vocab_size=900).tokenize("The cat")
-
-
-def test_small_corpus_gives_a_smaller_vocabulary():
-    assert 5 < len(train_tokenizer(["the cat"], vocab_size=30_000)) < 40
-
-
-@pytest.mark.parametrize("vocab_size", [10, 50, 200])
-def test_vocabulary_never_exceeds_its_size(vocab_size):
-    assert len(train_tokenizer(SENTENCES, vocab_size=vocab_size)) <= vocab_size
-
-
-def test_iterator_gives_the_same_tokenizer_as_a_list():
-    vocabularies = [train_tokenizer(texts, vocab_size=300).get_vocab() for texts in (SENTENCES, iter(SENTENCES))]
-    assert vocabularies[0] == vocabularies[1]
-
-
-def test_every_process_trains_the_same_tokenizer():
-    script = f"""
-import sys
-sys.path[:0] = {[folder for folder in sys.path if folder]}
-from tokenizers_for_tests import bert_tokenizer, roberta_tokenizer, unigram_tokenizer
-print([sorted(make().get_vocab().items()) for make in (bert_tokenizer, roberta_tokenizer, unigram_tokenizer)])
-"""
-    other = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, encoding="utf-8"
-    )
-    tokenizers = [bert_tokenizer(), roberta_tokenizer(), unigram_tokenizer()]
-    here = [sorted(tokenizer.get_vocab().items()) for tokenizer in tokenizers]
-    assert other.stdout.splitlines()[-1] == str(here)
-
-
-@pytest.mark.parametrize("texts, vocab_size", [([], 100), ([" ", "\u3000"], 100), (["a"], 5)])
-def test_nothing_to_learn_from_is_an_input_error(texts, vocab_size):
-    with pytest.raises(InputError):
-        train_tokenizer(texts, vocab_size=vocab_size)
