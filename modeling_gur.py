@@ -283,6 +283,7 @@ class GURPreTrainedModel(T5PreTrainedModel):
         parts = ("shared", "encoder", "projection", "token_weights")
         view = copy.copy(self)
         view.__class__ = GURModel
+        view.__dict__.pop("forward", None)  # accelerate's for bf16, which wraps the forward of the other class
         view._modules = {name: part for name, part in self._modules.items() if name in parts}
         return view
 

@@ -60,6 +60,22 @@ def write_sentence_transformers_files(
     (folder / "2_Normalize").mkdir(exist_ok=True)
 
 
+def write_sentence_vector_files(folder: str | Path, *, max_seq_length: int):
+    """Makes the folder of a model with a head of its own, as GUR's, one that `SentenceTransformer(folder)` loads, from
+    version 6 on: the sentence vector is the model's `pooler_output`, and no pooling comes after it."""
+    files = {
+        "modules.json": [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}],
+        "sentence_bert_config.json": {
+            "transformer_task": "feature-extraction",
+            "modality_config": {"text": {"method": "forward", "method_output_name": "pooler_output"}},
+            "module_output_name": "sentence_embedding",
+            "max_seq_length": max_seq_length,
+        },
+    }
+    for name, content in files.items():
+        (Path(folder) / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
 def export_encoder(model, tokenizer, folder: str | Path, *, max_seq_length: int):
     """Writes the encoder as a plain checkpoint of its own class: AutoModel, AutoModelForMaskedLM and
     SentenceTransformer load it without this package and without `trust_remote_code`."""

@@ -17,7 +17,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 from transformers.utils import logging
 
-from .collators import MaskedLMCollator, RetroMAECollator
+from .collators import MaskedLMCollator, PairCollator, RetroMAECollator
 from .errors import InputError
 from .export import write_sentence_transformers_files
 from .run_folder import last_complete_checkpoint
@@ -43,6 +43,11 @@ class PretrainingTrainer(Trainer):
 
     # Losses come normalised over the whole accumulated batch of all processes (transformers 5.20 and up).
     loss_is_scaled_for_ga = True
+
+    # For subclasses: counts in the output of `_forward`, summed over micro-batches and processes and logged as the
+    # mean of a step, and how `encode_texts` takes the sentence vectors.
+    step_counts: tuple[str, ...] = ()
+    retrieval_pooling = "cls"
 
     def __init__(
         self,
@@ -85,7 +90,7 @@ class PretrainingTrainer(Trainer):
             model, args, data_collator, train_dataset, eval_dataset, processing_class, callbacks=callbacks, **arguments
         )
         self.model_accepts_loss_kwargs = True  # the same statement as `loss_is_scaled_for_ga` for older versions
-        self._sums = _PartSums(self.model, args.device)
+        self._sums = _PartSums(self.model, args.device, self.step_counts)
         self._first_bad_step = torch.full((), -1, dtype=torch.long, device=args.device)
         self.add_callback(_EpochOfMasks(self))
 
@@ -98,12 +103,15 @@ class PretrainingTrainer(Trainer):
         if not columns:
             return dataset
         if "input_ids" not in columns:
-            if "text" not in columns:
-                raise InputError(f"The {description} dataset has neither `text` nor `input_ids`, but {columns}.")
-            from .passages import tokenize_documents
-
-            dataset = tokenize_documents(dataset, tokenizer, max_seq_length=self.max_seq_length)
+            dataset = self._tokenise_columns(dataset, columns, tokenizer, description)
         return dataset.with_format("numpy") if hasattr(dataset, "with_format") else dataset
+
+    def _tokenise_columns(self, dataset, columns: list[str], tokenizer, description: str):
+        if "text" not in columns:
+            raise InputError(f"The {description} dataset has neither `text` nor `input_ids`, but {columns}.")
+        from .passages import tokenize_documents
+
+        return tokenize_documents(dataset, tokenizer, max_seq_length=self.max_seq_length)
 
     # --- The loss -------------------------------------------------------------------------------------------------
 
@@ -117,8 +125,12 @@ class PretrainingTrainer(Trainer):
         total = self.accelerator.reduce(total, reduction="sum")
         return dict(zip(names, total, strict=True))
 
+    def _forward(self, model, inputs):
+        """The model's output, with every named loss in it."""
+        return model(**inputs)
+
     def compute_loss(self, model, inputs, return_outputs: bool = False, num_items_in_batch=None):
-        outputs = model(**inputs)
+        outputs = self._forward(model, inputs)
         counts = self.model.loss_item_counts(inputs)
         totals = counts if num_items_in_batch is None else num_items_in_batch
         shares = {name: counts[name] / totals[name].clamp(min=1) for name in self.model.loss_weights}
@@ -204,7 +216,7 @@ class PretrainingTrainer(Trainer):
         for inputs in dataloader:
             inputs = self._prepare_inputs(inputs)
             with torch.no_grad(), self.compute_loss_context_manager():
-                outputs = model(**inputs)
+                outputs = self._forward(model, inputs)
             counts = self.model.loss_item_counts(inputs)
             sums.add(outputs, counts)
             totals[:-1] += torch.stack([counts[name] for name in names])
@@ -216,13 +228,8 @@ class PretrainingTrainer(Trainer):
         if self.retrieval_data is not None:
             from .retrieval_evaluation import evaluate_retrieval
 
-            scores = evaluate_retrieval(
-                self.model.base_model,
-                self.processing_class,
-                self.retrieval_data,
-                max_seq_length=self.max_seq_length,
-                progress=False,
-            )
+            options = {"max_seq_length": self.max_seq_length, "pooling": self.retrieval_pooling, "progress": False}
+            scores = evaluate_retrieval(self.model.base_model, self.processing_class, self.retrieval_data, **options)
             metrics.update({f"retrieval_{name}": value for name, value in scores.items()})
         return EvalLoopOutput(
             predictions=None,
@@ -245,7 +252,10 @@ class PretrainingTrainer(Trainer):
             (output_dir / "training_args.bin").unlink(missing_ok=True)
             arguments = json.loads(self.args.to_json_string())
             (output_dir / "training_args.json").write_text(json.dumps(arguments, indent=2), encoding="utf-8")
-            write_sentence_transformers_files(output_dir, max_seq_length=self.max_seq_length)
+            self._write_sentence_transformers_files(output_dir)
+
+    def _write_sentence_transformers_files(self, output_dir: Path):
+        write_sentence_transformers_files(output_dir, max_seq_length=self.max_seq_length)
 
     def create_model_card(self, *args, **kwargs):
         """`Trainer.push_to_hub` writes a card of its own: not over the one that `model_card.py` wrote."""
@@ -256,8 +266,9 @@ class PretrainingTrainer(Trainer):
 class _PartSums:
     """Named losses and accuracies, summed on the device and brought to the host only when they are asked for."""
 
-    def __init__(self, model, device):
+    def __init__(self, model, device, step_counts: tuple[str, ...] = ()):
         self.fields = [(field, name) for name in model.loss_weights for field in (name, _accuracy_name(name))]
+        self.fields += [(field, None) for field in step_counts]
         self.zero = torch.zeros(len(self.fields), device=device)
         self.absent: set[str] = set()  # a loss need not have an accuracy
         self.run_steps, self.run_total = 0, [0.0] * len(self.fields)
@@ -271,7 +282,7 @@ class _PartSums:
         self.absent = {field for field, _ in self.fields if outputs.get(field) is None}
         self.total = self.total + torch.stack(
             [
-                self.zero[0] if field in self.absent else outputs[field].detach().float() * shares[name]
+                self.zero[0] if field in self.absent else outputs[field].detach().float() * shares.get(name, 1.0)
                 for field, name in self.fields
             ]
         )
@@ -312,7 +323,7 @@ class _EpochOfMasks(TrainerCallback):
         self.trainer = trainer
 
     def on_train_begin(self, args, state, control, **kwargs):
-        self.trainer._sums = _PartSums(self.trainer.model, args.device)
+        self.trainer._sums = _PartSums(self.trainer.model, args.device, self.trainer.step_counts)
         self.trainer._sums.start(state.global_step)
         self.trainer._first_bad_step.fill_(-1)
         # Passes that are behind a resumed run. `state.epoch` is a fraction within one, may end a rounding error below
@@ -367,7 +378,9 @@ class SaveOnSignal(TrainerCallback):
 
 
 def default_collator(model, tokenizer, *, seed: int = 0, encoder_mlm_probability=0.3, decoder_mlm_probability=0.5):
-    """The collator for what the model is trained on."""
+    """The collator for what the model is trained on; the probabilities are those of RetroMAE."""
+    if model.config.model_type == "gur":
+        return PairCollator(tokenizer, seed=seed)
     if hasattr(model, "decoder"):
         return RetroMAECollator(
             tokenizer,
@@ -380,5 +393,5 @@ def default_collator(model, tokenizer, *, seed: int = 0, encoder_mlm_probability
 
 
 def _longest_input(model, tokenizer) -> int:
-    longest = model.config.max_position_embeddings
+    longest = getattr(model.config, "max_position_embeddings", None) or 512  # a T5 has no limit of its own
     return longest if tokenizer is None else min(longest, tokenizer.model_max_length)

@@ -1,25 +1,35 @@
-"""The benchmark script runs, prints its rows and finds the losses equal. No time is asserted."""
+"""The benchmark scripts run, print their rows and find the sides equal. No time is asserted."""
 
+import json
 import os
+import random
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+from reference import pair_mining_oracle as oracle
+from reference.pairwise_miners import Automaton, Sentence, Table, all_pairs
+
 ROOT = Path(__file__).parent.parent
 
 
-def test_pretrain_step_quick():
+def run_benchmark(name, *arguments):
     # The checkout on the path, as `python -m pytest` has it here; after `pip install -e .` it is there anyway.
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     run = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / "pretrain_step.py"), "--quick", "--threads", "1"],
+        [sys.executable, str(ROOT / "benchmarks" / name), *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         timeout=300,
     )
     assert run.returncode == 0, run.stderr
+    return run
+
+
+def test_pretrain_step_quick():
+    run = run_benchmark("pretrain_step.py", "--quick", "--threads", 1)
     rows = run.stdout.splitlines()
     for objective in ("RetroMAE", "RetroMAE, decoder_prediction_rate 0.4", "DupMAE, bow_loss_weight 0.1"):
         for measured in ("step (s)", "memory (MB)"):
@@ -28,3 +38,48 @@ def test_pretrain_step_quick():
 
     differences = [float(number) for number in re.findall(r"losses differ by (\S+),", run.stdout)]
     assert len(differences) == 6 and max(differences) <= 1e-4
+
+
+def test_pair_mining_quick(tmp_path):
+    file = tmp_path / "documents.jsonl"
+    texts = ["他在看书。书在桌子上。我也在看书，看书很好。", "Tom is chasing Jerry.\nJerry is chasing Tom. So it is."]
+    rows = [json.dumps({"title": "看书", "text": text}, ensure_ascii=False) for text in texts]
+    file.write_text("\n".join(rows), encoding="utf-8")
+    run = run_benchmark("pair_mining.py", "--train_file", file, "--rounds", 1, "--max_sentences", 1000)
+
+    tables = {lines[0]: lines[1:] for lines in (part.splitlines() for part in run.stdout.split("\n\n")[1:-1])}
+    assert len(tables) == 5
+    for title, lines in tables.items():
+        found = sum(line.startswith(f"{tmp_path.name}/documents.jsonl") for line in lines)
+        assert found == (2 if title.startswith("One long document") else 1), title
+    compared = next(lines for title, lines in tables.items() if title.startswith("Every pair"))
+    assert compared[1].split()[1:6] == ["2", "8", "12", "4", "yes"]
+
+
+def test_pairwise_miners_agree_with_the_oracle():
+    rng = random.Random(0)
+    for _ in range(200):
+        one, other = ("".join(rng.choices("abAB 书看,", k=rng.randint(0, 30))) for _ in range(2))
+        expected, _ = oracle.heaviest_common_substring(one, other)
+        for kind in (Table, Automaton):
+            assert kind(Sentence(one, oracle)).heaviest(Sentence(other, oracle)) == expected, (kind, one, other)
+    sentences = ["".join(rng.choices("abc 书看", k=rng.randint(2, 60))) for _ in range(20)]
+    expected = {(0, sentences[i], sentences[j]) for i, j in oracle.all_pairs(sentences)}
+    assert 0 < len(expected) < 190
+    for kind in (Table, Automaton):
+        assert set(all_pairs([sentences], kind, oracle)) == expected
+
+
+def test_contrastive_batch_quick():
+    run = run_benchmark("contrastive_batch.py", "--quick", "--threads", 1)
+    lines = run.stdout.splitlines()
+    assert lines[2].startswith("11 pairs: losses differ by ")
+    assert lines[3].split() == "pairs whole MB parts MB ratio whole s parts s ratio".split()
+    assert len(lines) == 5 and len(lines[4].split()) == 7 and lines[4].split()[0] == "16"
+
+
+def test_span_masking_quick():
+    run = run_benchmark("span_masking.py", "--quick")
+    rows = [line.split(", ")[:3] for line in run.stdout.splitlines() if "hump_geometric" in line or "uniform" in line]
+    assert [row[1] for row in rows] == ["tokens", "tokens", "tokens", "words", "tokens", "tokens"]
+    assert all(float(number) > 0 for line in run.stdout.splitlines()[2:8] for number in line.split()[-4:-1])
