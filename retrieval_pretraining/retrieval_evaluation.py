@@ -16,11 +16,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from tqdm.auto import tqdm
 
+from retrieval_pretraining.encoding import encode_texts, progress_bar
 from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.retrieval_data import RetrievalData, load_retrieval_data, sample
+from retrieval_pretraining.search import best_positions, search
 
 __all__ = [
     "RetrievalData",
@@ -43,7 +43,6 @@ DEFAULT_MEASURES = ("nDCG@10", "R@100", "RR@10")
 MEASURE_KEYS = {"nDCG": "ndcg", "R": "recall", "RR": "mrr", "AP": "map", "P": "precision"}
 HAN = "\u3005\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
 BM25_TOKENS = {"en": "English stems without stop words", "zh": "Chinese character bigrams and stemmed words"}
-PROGRESS_BAR_FROM = 1000  # texts or queries; fewer are done in seconds
 
 
 def detect_language(texts: Sequence[str]) -> str:
@@ -86,75 +85,16 @@ def bm25_run(
     if vocabulary:
         index.index((documents, vocabulary), show_progress=False)
     run: Run = {}
-    with _progress_bar(len(data.query_ids), "BM25", "query", None) as bar:
+    with progress_bar(len(data.query_ids), "BM25", "query", None) as bar:
         for query, text in zip(data.query_ids, data.query_texts, strict=True):
             tokens = [vocabulary[token] for token in tokenize(text) if token in vocabulary]
             # not `index.retrieve`: its order among ties is arbitrary
             scores = index.get_scores_from_ids(tokens) if tokens else np.zeros(0)
-            run[query] = {data.corpus_ids[i]: float(scores[i]) for i in _best(scores, top_k) if scores[i] > 0}
+            run[query] = {data.corpus_ids[i]: float(scores[i]) for i in best_positions(scores, top_k) if scores[i] > 0}
             bar.update()
     if not any(run.values()):
         logger.warning("BM25 on %s: no query shares a token with a document (%s).", data.name, BM25_TOKENS[language])
     return run
-
-
-@torch.no_grad()  # not inference_mode: what a module caches here must still serve the training that goes on
-def encode_texts(
-    model,
-    tokenizer,
-    texts: Sequence[str],
-    *,
-    max_seq_length: int | None = None,
-    batch_size: int = 64,
-    pooling: str = "cls",
-    normalize: bool = True,
-    device: str | torch.device | None = None,
-    progress: bool | None = None,
-) -> np.ndarray:
-    """One vector a text, float32 [len(texts), hidden_size], in the order of `texts` whatever the batch size.
-
-    `model` is any transformers encoder; of a model with a head, `model.base_model` is used. `pooling`: "cls" (first
-    token), "mean" (over the attention mask) or "pooler_output" (the sentence vector of the models of this project).
-    Texts are cut at `max_seq_length` tokens; by default at what model and tokenizer take, 512 at most. With `device`
-    the model moves there; its training flags stay as they were. `progress` None shows a bar for many texts only.
-    `InputError` if the pooling or the length does not suit the model.
-    """
-    encoder = model.base_model
-    if pooling not in ("cls", "mean", "pooler_output"):
-        raise InputError(f'pooling is "{pooling}"; choose "cls", "mean" or "pooler_output".')
-    if pooling == "pooler_output" and type(encoder).__module__.startswith("transformers.models."):
-        # theirs is a layer for next-sentence prediction, often not even in the checkpoint
-        raise InputError(f'{type(encoder).__name__} pools no sentence vector; use pooling="cls" or "mean".')
-    max_seq_length = _check_length(encoder, tokenizer, max_seq_length)
-    if device is not None:
-        model.to(device)
-    device = next(encoder.parameters()).device
-
-    # longest first: little padding, and too large a batch fails at once; bytes are nearer to tokens than characters
-    order = sorted(range(len(texts)), key=lambda i: len(texts[i].encode("utf-8", "replace")), reverse=True)
-    vectors = np.empty((0, 0), dtype=np.float32)
-    training = [module for module in encoder.modules() if module.training]
-    encoder.eval()
-    try:
-        with _progress_bar(len(texts), "Encoding", "text", progress) as bar:
-            for start in range(0, len(order), batch_size):
-                rows = order[start : start + batch_size]
-                # right: "cls" reads position 0
-                options = dict(padding=True, padding_side="right", truncation=True, max_length=max_seq_length)
-                batch = tokenizer([texts[i] for i in rows], **options, return_tensors="pt").to(device)
-                mask = batch["attention_mask"]
-                # no token_type_ids: one text is one segment, the default, and not every backbone takes them
-                pooled = _pool(encoder(input_ids=batch["input_ids"], attention_mask=mask), mask, pooling)
-                if normalize:
-                    pooled = torch.nn.functional.normalize(pooled, dim=-1)
-                if start == 0:
-                    vectors = np.empty((len(texts), pooled.shape[-1]), dtype=np.float32)
-                vectors[rows] = pooled.cpu().numpy()
-                bar.update(len(rows))
-    finally:
-        for module in training:
-            module.training = True
-    return vectors
 
 
 def dense_run(
@@ -171,24 +111,11 @@ def dense_run(
     `query_vectors` [Q, H], `document_vectors` [N, H]. At most 256 queries x `chunk_size` documents are scored at once.
     `InputError` if a vector is not finite.
     """
-    if not (np.isfinite(query_vectors).all() and np.isfinite(document_vectors).all()):
-        raise InputError("Some vectors are not finite: the model has diverged; train it with a lower learning rate.")
-    run: Run = {}
-    for first in range(0, len(query_ids), 256):
-        # in float64, so that the rounding of a chunk cannot reorder equal documents
-        queries_QH = query_vectors[first : first + 256].astype(np.float64)
-        kept = [(np.empty(0, np.float32), np.empty(0, np.int64))] * len(queries_QH)  # scores and indices a query
-        for start in range(0, len(document_ids), chunk_size):
-            documents_NH = document_vectors[start : start + chunk_size].astype(np.float64)
-            indices_N = np.arange(start, start + len(documents_NH))
-            for row, scores_N in enumerate((queries_QH @ documents_NH.T).astype(np.float32)):
-                # the kept ones are earlier documents and stand first: ties stay in document order
-                scores, indices = np.append(kept[row][0], scores_N), np.append(kept[row][1], indices_N)
-                best = _best(scores, top_k)
-                kept[row] = scores[best], indices[best]
-        for query, (scores, indices) in zip(query_ids[first : first + 256], kept, strict=True):
-            run[query] = {document_ids[i]: score for i, score in zip(indices, scores.tolist(), strict=True)}
-    return run
+    documents, scores = search(query_vectors, document_vectors, top_k, block_size=chunk_size)
+    return {
+        query: {document_ids[i]: score for i, score in zip(row, own.tolist(), strict=True)}
+        for query, row, own in zip(query_ids, documents, scores, strict=True)
+    }
 
 
 def retrieval_metrics(
@@ -246,46 +173,6 @@ def format_table(rows: list[dict[str, Any]], columns: Sequence[str]) -> str:
         cells = [text.rjust(width) if right else text.ljust(width) for text in cells]
         padded.append([cells[0], "-" * (width - 1) + (":" if right else "-"), *cells[1:]])
     return "\n".join(f"| {' | '.join(line)} |" for line in zip(*padded, strict=True))
-
-
-def _best(scores: np.ndarray, k: int) -> np.ndarray:
-    """Positions of the `k` highest of `scores` [N], highest first, equal ones by position."""
-    candidates = np.arange(len(scores))
-    if k < len(scores):
-        # all that tie with the k-th stay in: which of them a partition keeps is arbitrary
-        candidates = np.flatnonzero(scores >= np.partition(scores, -k)[-k])
-    return candidates[np.argsort(-scores[candidates], kind="stable")[:k]]
-
-
-def _pool(output, mask_BL: torch.Tensor, pooling: str) -> torch.Tensor:
-    if pooling == "pooler_output":
-        if getattr(output, "pooler_output", None) is None:
-            raise InputError('The model gives no pooler_output; use pooling="cls" or "mean".')
-        return output.pooler_output.float()
-    states_BLH = output.last_hidden_state.float()
-    if pooling == "cls":
-        return states_BLH[:, 0]
-    mask_BL1 = mask_BL.unsqueeze(-1).float()
-    return (states_BLH * mask_BL1).sum(dim=1) / mask_BL1.sum(dim=1).clamp(min=1)
-
-
-def _check_length(encoder, tokenizer, max_seq_length: int | None) -> int:
-    reach = []
-    for name, table in encoder.named_modules():
-        if name.endswith("position_embeddings") and isinstance(table, torch.nn.Embedding):
-            # RoBERTa and its kin count positions from padding_idx + 1
-            reach.append(table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1))
-    if max_seq_length is None:
-        configured = getattr(encoder.config, "max_position_embeddings", None) or 512
-        return min(tokenizer.model_max_length, configured, 512, *reach)
-    if reach and max_seq_length > min(reach):
-        raise InputError(f"max_seq_length is {max_seq_length}, but the model takes {min(reach)} at most; lower it.")
-    return max_seq_length
-
-
-def _progress_bar(total: int, description: str, unit: str, progress: bool | None) -> tqdm:
-    shown = total >= PROGRESS_BAR_FROM if progress is None else progress
-    return tqdm(total=total, desc=description, unit=unit, leave=False, disable=not shown)
 
 
 def _import_extra(module: str):
