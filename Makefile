@@ -1,9 +1,11 @@
 # One virtual environment serves every target. The oldest supported one is:
-#   make test VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt
+#   make test VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt EXTRAS=test
+# EXTRAS=test leaves out `cluster`, whose datatrove needs newer libraries than the oldest ones, and `ray`.
 
 PYTHON ?= python3
 VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
+EXTRAS ?= test,cluster,ray
 PYTEST_ARGS ?=
 
 BIN := $(VENV)/bin
@@ -20,7 +22,7 @@ if sys.version_info < (3, 10):
     sys.exit("This project needs Python 3.10 or newer; $(PYTHON) is " + version + ". Try: make PYTHON=python3.11")
 if sys.version_info < (3, 11) and "$(notdir $(CONSTRAINTS))" == "constraints.txt":
     sys.exit("constraints.txt needs Python 3.11 or newer; $(PYTHON) is " + version
-             + ". Try: make PYTHON=python3.11, or make CONSTRAINTS=constraints-oldest.txt")
+             + ". Try: make PYTHON=python3.11, or make CONSTRAINTS=constraints-oldest.txt EXTRAS=test")
 if any(importlib.util.find_spec(name) is None for name in ("venv", "ensurepip")):
     sys.exit("$(PYTHON) cannot make virtual environments. On Debian and Ubuntu: apt-get install python" + version + "-venv")
 endef
@@ -36,7 +38,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(STAMP): setup.py pyproject.toml $(CONSTRAINTS) | $(BIN)/python
-	$(BIN)/python -m pip install -qq --disable-pip-version-check -c $(CONSTRAINTS) -e ".[test]"
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c $(CONSTRAINTS) -e ".[$(EXTRAS)]"
 	@touch $@
 
 style: $(STAMP)  ## Format the code and fix what ruff can fix

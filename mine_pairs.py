@@ -13,13 +13,12 @@ when the command is given again. `--help` lists what can be set.
 import itertools
 import signal
 import sys
-from pathlib import Path
 
 from retrieval_pretraining.arguments import PairArguments, parse_arguments
 from retrieval_pretraining.corpus import write_atomically
 from retrieval_pretraining.errors import InputError
-from retrieval_pretraining.mined_pairs import MinedPairs, mine_to_folder, remove_mined_pairs
-from retrieval_pretraining.mining_report import format_counts, format_pairs, pairs_card
+from retrieval_pretraining.mined_pairs import MinedPairs, mine_to_folder
+from retrieval_pretraining.mining_report import CARD_TITLE, format_counts, format_pairs, pairs_card
 from retrieval_pretraining.mining_settings import MiningSettings
 from retrieval_pretraining.pair_files import read_pairs
 
@@ -30,8 +29,6 @@ def run(args: PairArguments, settings: MiningSettings) -> MinedPairs:
     """One run; says what it did. Called by `main`, and by whoever wants a door's behaviour from Python."""
     args.check()
     settings.check()
-    if args.overwrite_output_dir:
-        remove_mined_pairs(args.output_dir)
     pairs = mine_to_folder(
         args.source(),
         args.output_dir,
@@ -39,14 +36,14 @@ def run(args: PairArguments, settings: MiningSettings) -> MinedPairs:
         seed=args.seed,
         num_workers=args.num_workers,
         output_format=args.output_format,
+        overwrite=args.overwrite_output_dir,
     )
     if pairs.was_there:
         print(f"{pairs.file} was mined before from the same text with the same settings: nothing to do.")
-    else:
-        write_atomically(Path(args.output_dir) / "README.md", pairs_card(pairs.file.name, pairs.counts))
+    _write_card(pairs)
     print(format_counts(pairs.counts))
     if not pairs.counts["pairs"]:
-        print(_why_none(args, pairs.counts), file=sys.stderr)
+        print(_why_none(args, settings, pairs.counts), file=sys.stderr)
         return pairs
     print(f"\n{format_pairs(itertools.islice(read_pairs(pairs.file), SHOWN))}")
     print(f"The pairs are in {pairs.file}. To use them:\n")
@@ -54,7 +51,16 @@ def run(args: PairArguments, settings: MiningSettings) -> MinedPairs:
     return pairs
 
 
-def _why_none(args: PairArguments, counts: dict) -> str:
+def _write_card(pairs: MinedPairs):
+    """README.md, unless there is one that says something else."""
+    file = pairs.file.with_name("README.md")
+    if not file.exists() or (not pairs.was_there and CARD_TITLE in file.read_text(encoding="utf-8", errors="replace")):
+        write_atomically(file, pairs_card(pairs.file.name, pairs.counts))
+
+
+def _why_none(args: PairArguments, settings: MiningSettings, counts: dict) -> str:
+    if settings.strategy == "title" and not counts["titles"]:
+        return "warning: no pair: no document has a title; name its column with --title_column_name."
     if counts["sentences"] + counts["titles"] > counts["documents"]:
         return "warning: no pair: no two sentences of a document share a span that is heavy enough; see --help."
     hint = ""

@@ -16,7 +16,7 @@ from transformers import HfArgumentParser, TrainingArguments
 from .errors import InputError
 from .readers import READING_CHOICES
 
-OBJECTIVES = ("retromae", "dupmae", "mlm")
+OBJECTIVES = ("retromae", "dupmae", "mlm", "gur")
 _READING_OPTIONS = ("text_column_name", "title_column_name", "encoding", *READING_CHOICES)
 
 
@@ -59,7 +59,8 @@ class ModelArguments:
     objective: str = field(
         default="retromae",
         metadata=_help(
-            "retromae; dupmae (with the bag-of-words loss); mlm, the control: the same encoder without a decoder.",
+            "retromae; dupmae (with the bag-of-words loss); mlm, the control: the same encoder without a decoder; "
+            "gur: a T5, trained on pairs, which are mined from documents.",
             choices=list(OBJECTIVES),
         ),
     )
@@ -124,6 +125,11 @@ class ModelArguments:
             raise InputError("--objective dupmae needs a --bow_loss_weight above 0.")
         if self.objective == "retromae" and (self.bow_loss_weight or 0.0) > 0.0:
             raise InputError("--bow_loss_weight above 0 is --objective dupmae: say so.")
+        if self.objective == "gur":
+            names = ("decoder_query", "enhanced_decoding", "decoder_prediction_rate", "bow_loss_weight")
+            useless = [f"--{name}" for name in names if getattr(self, name) is not None]
+            if useless:
+                raise InputError(f"{', '.join(useless)}: --objective gur has nothing of this kind; leave it out.")
         if self.objective == "mlm":
             useless = [f"--{name}" for name in self.retromae_changes()]
             if useless:
@@ -212,6 +218,12 @@ class PairArguments(TextArguments):
         super().check()
         if self.output_dir is None:
             raise InputError("Give --output_dir: where the pairs are written.")
+        for source in map(Path, self.train_file or []):
+            if source.is_dir() and Path(self.output_dir).resolve().is_relative_to(source.resolve()):
+                raise InputError(
+                    f"--output_dir {self.output_dir} lies in --train_file {source}, so the pairs would be read as "
+                    "text: give another --output_dir."
+                )
         if self.max_train_samples is not None and self.max_train_samples < 1:
             raise InputError(f"--max_train_samples is 1 or more, not {self.max_train_samples}.")
 

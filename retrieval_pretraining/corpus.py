@@ -92,12 +92,14 @@ def read_raw_documents(
     on_bad_line: str = "error",
     document_separator: str = "line",
     counts: CorpusCounts | None = None,
+    labels: Sequence[str] | None = None,
 ) -> Iterator[Document]:
     """As `read_documents`, but with the title apart and with an id.
 
     Without `title_column_name` the title is that of the column "title" where there is one. The id is a string or a
     number in the column `id_column_name` or, without that, in "_id" or else "id"; where there is none it says where
-    the document is: "docs.jsonl:7". A column that is named must exist.
+    the document is: "docs.jsonl:7". A column that is named must exist. `labels` are what to call the files there, by
+    default their `file_labels`: whoever reads some files of a corpus gives those that they have among all.
     """
     return _read(
         files,
@@ -107,17 +109,23 @@ def read_raw_documents(
         encoding_errors=encoding_errors,
         on_bad_line=on_bad_line,
         document_separator=document_separator,
+        labels=labels,
     )
 
 
 def _read(
-    files: Sequence[str | os.PathLike], columns: Columns, counts: CorpusCounts | None, **reading: str
+    files: Sequence[str | os.PathLike],
+    columns: Columns,
+    counts: CorpusCounts | None,
+    *,
+    labels: Sequence[str] | None = None,
+    **reading: str,
 ) -> Iterator[Document]:
     for name, known in READING_CHOICES.items():
         if reading[name] not in known:
             raise InputError(f"{name} '{reading[name]}' is not known; use {', '.join(known[:-1])} or {known[-1]}")
     counts = CorpusCounts() if counts is None else counts
-    for path, label in zip(files, file_labels(files), strict=True):
+    for path, label in zip(files, labels or file_labels(files), strict=True):
         file = SourceFile(Path(path), counts, optional=columns.optional, **reading)
         counts.files += 1
         for place, values in READERS[file.kind](file, columns.names):
@@ -302,7 +310,7 @@ def _load_files(files: list[Path], options: dict, max_samples: int | None, cache
         write_atomically(counts_file, json.dumps(asdict(counts)))
 
     root = Path(cache_dir or datasets.config.HF_DATASETS_CACHE)
-    key = _cache_key(files, {**options, "max_samples": max_samples})
+    key = file_cache_key(files, {**options, "max_samples": max_samples})
     counts_file = root / CACHE_FOLDER / f"{key}.json"
     try:
         # Our own key: that of `datasets` hashes the code of the generator, and not the state of the files.
@@ -321,7 +329,7 @@ def _load_files(files: list[Path], options: dict, max_samples: int | None, cache
     return dataset, counts
 
 
-def _cache_key(files: list[Path], options: dict) -> str:
+def file_cache_key(files: list[Path], options: dict) -> str:
     states = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     return hashlib.sha256(json.dumps([READER_VERSION, states, options], sort_keys=True).encode()).hexdigest()[:32]
 

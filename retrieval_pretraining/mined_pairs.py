@@ -11,10 +11,12 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import multiprocessing
 import os
 import shutil
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
@@ -39,7 +41,8 @@ if TYPE_CHECKING:
 PART_CHARACTERS = 2_000_000
 # Raise it when the same text and settings would give other pairs than before.
 MINER_VERSION = 1
-_STATE_FILE = "_mining.json"  # `_`: is not pushed
+STATE_FILE = "_mining.json"  # `_`: is not pushed
+_RESULTS = (*(f"pairs.{ending}" for ending in (*OUTPUT_FORMATS, "tmp")), "counts.json")
 
 
 @dataclass
@@ -74,7 +77,7 @@ def load_mined_pairs(
     """
     import datasets
 
-    state = _state(source, settings, seed, "parquet")
+    state = mining_state(corpus_fingerprint(**source), settings, seed, "parquet")
     key = hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()[:32]
     folder = Path(cache_dir or datasets.config.HF_DATASETS_CACHE) / CACHE_FOLDER / f"pairs-{key}"
     pairs = mine_to_folder(source, folder, settings, seed=seed, num_workers=num_workers)
@@ -91,12 +94,14 @@ def mine_to_folder(
     seed: int = 42,
     num_workers: int = 1,
     output_format: str = "parquet",
+    overwrite: bool = False,
     show_progress: bool = True,
 ) -> MinedPairs:
     """Mines a corpus into `output_dir`: `pairs.parquet` or `pairs.jsonl`, and `counts.json`.
 
     `source` are the arguments of `corpus.iterate_documents`. A folder in which the same was mined before is left as it
-    is; one in which it was begun is gone on with.
+    is; one in which it was begun is gone on with. With `overwrite` the pairs that were mined there are removed first,
+    once it is clear that the text can be opened.
 
     Raises:
         InputError: a setting makes no sense, the text cannot be read, the folder cannot be written to, or holds the
@@ -108,10 +113,14 @@ def mine_to_folder(
     if num_workers < 1:
         raise InputError(f"--num_workers is 1 or more, not {num_workers}.")
     output = Path(output_dir)
-    target, counts_file = output / f"pairs.{output_format}", output / "counts.json"
-    _begin(output, _state(source, settings, seed, output_format))
-    if counts_file.exists() and target.exists():
-        return MinedPairs(target, json.loads(counts_file.read_text(encoding="utf-8")), was_there=True)
+    target = output / f"pairs.{output_format}"
+    state = mining_state(corpus_fingerprint(**source), settings, seed, output_format)
+    if overwrite:
+        remove_mined_pairs(output)
+    begin_folder(output, state)
+    pairs = finished_pairs(target)
+    if pairs is not None:
+        return pairs
     parts = output / "parts"
     parts.mkdir(exist_ok=True)
     frequent_file = None
@@ -119,27 +128,48 @@ def mine_to_folder(
         frequent_file = parts / "frequent.npy"
         if not frequent_file.exists():
             _count_grams(source, frequent_file, settings, num_workers, show_progress)
-    mine = _PartMiner(parts, settings, seed, frequent_file)
+    mine = PartMiner(parts, settings, seed, frequent_file)
     reading = CorpusCounts()
     counts: Counter = Counter()
     with tqdm(desc="mining", unit=" documents", disable=not show_progress) as progress:
         documents = iterate_documents(**source, counts=reading)
-        for part in _in_processes(mine, enumerate(_cut(documents)), num_workers):
+        for part in _in_processes(mine, enumerate(cut_into_parts(documents)), num_workers):
             counts.update(part)
             progress.update(part["documents"])
             progress.set_postfix_str(f"{counts['pairs']:,} pairs", refresh=False)
     files = [mine.file(number) for number in range(counts["parts"])]
+    return finish_folder(target, files, counts, reading, settings, show_progress=show_progress)
+
+
+def finished_pairs(target: Path) -> MinedPairs | None:
+    """The pairs of a folder in which nothing is left to do."""
+    counts_file = target.parent / "counts.json"
+    if not (counts_file.exists() and target.exists()):
+        return None
+    return MinedPairs(target, json.loads(counts_file.read_text(encoding="utf-8")), was_there=True)
+
+
+def finish_folder(
+    target: Path,
+    files: Sequence[Path],
+    counts: Counter,
+    reading: CorpusCounts,
+    settings: MiningSettings,
+    *,
+    show_progress: bool,
+) -> MinedPairs:
+    """Joins the files of the parts to `target`, writes `counts.json` beside it, and removes the parts."""
     kept = join_parts(files, target, deduplicate=settings.deduplicate, show_progress=show_progress)
     report = mining_report(counts, reading, kept, settings)
-    write_atomically(counts_file, json.dumps(report, indent=2, ensure_ascii=False))
-    shutil.rmtree(parts)
+    write_atomically(target.parent / "counts.json", json.dumps(report, indent=2, ensure_ascii=False))
+    shutil.rmtree(target.parent / "parts")
     return MinedPairs(target, report, was_there=False)
 
 
-def _state(source: dict[str, Any], settings: MiningSettings, seed: int, output_format: str) -> dict[str, Any]:
-    """What decides what comes out."""
+def mining_state(corpus: dict[str, Any], settings: MiningSettings, seed: int, output_format: str) -> dict[str, Any]:
+    """What decides what comes out; `corpus` stands for the text."""
     return {
-        "corpus": corpus_fingerprint(**source),
+        "corpus": corpus,
         "settings": asdict(settings),
         "seed": seed,
         "output_format": output_format,
@@ -148,12 +178,12 @@ def _state(source: dict[str, Any], settings: MiningSettings, seed: int, output_f
     }
 
 
-def _begin(output: Path, state: dict[str, Any]):
+def begin_folder(output: Path, state: dict[str, Any]):
     """The folder is ours: new, or begun with the same text and settings."""
-    state_file = output / _STATE_FILE
-    has_pairs = (output / "counts.json").exists() or any(output.glob("pairs.*"))
+    state_file = output / STATE_FILE
+    has_pairs = any((output / name).exists() for name in _RESULTS)
     try:
-        if state_file.exists() and (has_pairs or any(output.glob("parts/*.json"))):
+        if state_file.exists() and (has_pairs or any(output.glob("parts/*"))):
             before = json.loads(state_file.read_text(encoding="utf-8"))
             settings = [name for name, value in state["settings"].items() if before["settings"].get(name) != value]
             changed = [name for name, value in state.items() if name != "settings" and before.get(name) != value]
@@ -162,7 +192,7 @@ def _begin(output: Path, state: dict[str, Any]):
                     f"--output_dir {output} holds pairs that were mined otherwise ({', '.join(settings + changed)} "
                     "changed): give another --output_dir, or --overwrite_output_dir True."
                 )
-        elif has_pairs:
+        elif has_pairs or ((output / "parts").exists() and not state_file.exists()):
             raise InputError(f"--output_dir {output} holds pairs that were not mined here: give another --output_dir.")
         else:
             write_atomically(state_file, json.dumps(state, indent=2, ensure_ascii=False))
@@ -173,9 +203,9 @@ def _begin(output: Path, state: dict[str, Any]):
 def remove_mined_pairs(output_dir: str | os.PathLike):
     """Removes what `mine_to_folder` wrote, and nothing else."""
     output = Path(output_dir)
-    if (output / _STATE_FILE).exists():
-        for path in (*output.glob("pairs.*"), output / "counts.json", output / _STATE_FILE):
-            path.unlink(missing_ok=True)
+    if (output / STATE_FILE).exists():
+        for name in (*_RESULTS, STATE_FILE):
+            (output / name).unlink(missing_ok=True)
         for folder in ("parts", ".cache"):
             shutil.rmtree(output / folder, ignore_errors=True)
 
@@ -184,7 +214,7 @@ def remove_mined_pairs(output_dir: str | os.PathLike):
 
 
 @dataclass(frozen=True)
-class _PartMiner:
+class PartMiner:
     """Mines a part into a file of its own, unless that is there. Is sent to the processes, so it holds no table."""
 
     folder: Path
@@ -208,12 +238,14 @@ class _PartMiner:
         return counts
 
 
-def _cut(documents: Iterable[Document]) -> Iterator[list[Document]]:
+def cut_into_parts(documents: Iterable[Document], characters: int | None = None) -> Iterator[list[Document]]:
+    """The documents in lists of at least so many characters (by default `PART_CHARACTERS`); the last may have less."""
+    characters = characters or PART_CHARACTERS
     part, size = [], 0
     for document in documents:
         part.append(document)
         size += len(document.text)
-        if size >= PART_CHARACTERS:
+        if size >= characters:
             yield part
             part, size = [], 0
     if part:
@@ -226,7 +258,7 @@ def _in_processes(function: Callable, tasks: Iterable[tuple], num_workers: int) 
         for task in tasks:
             yield function(*task)
         return
-    with ProcessPoolExecutor(num_workers) as pool:
+    with ProcessPoolExecutor(num_workers, initializer=_end_with_parent) as pool:
         running = set()
         try:
             for task in tasks:
@@ -247,13 +279,23 @@ def _in_processes(function: Callable, tasks: Iterable[tuple], num_workers: int) 
                 future.cancel()
 
 
+def _end_with_parent():
+    """Ends this process with the one that started it, also where that was killed and could not say so."""
+
+    def watch():
+        multiprocessing.parent_process().join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def _count_grams(source: dict, file: Path, settings: MiningSettings, num_workers: int, show_progress: bool):
     """The first reading, for `max_document_frequency`: which grams are frequent, as a table in a file."""
     documents = 0
 
     def tables(progress: tqdm) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         nonlocal documents
-        tasks = ((part, settings) for part in _cut(iterate_documents(**source)))
+        tasks = ((part, settings) for part in cut_into_parts(iterate_documents(**source)))
         for slots, counts, size in _in_processes(_count_part, tasks, num_workers):
             documents += size
             progress.update(size)
@@ -261,6 +303,11 @@ def _count_grams(source: dict, file: Path, settings: MiningSettings, num_workers
 
     with tqdm(desc="counting spans", unit=" documents", disable=not show_progress) as progress:
         frequencies = add_frequencies(tables(progress))
+    save_frequent(file, frequencies, documents, settings)
+
+
+def save_frequent(file: Path, frequencies: np.ndarray, documents: int, settings: MiningSettings):
+    """The table of the grams that are in too many of the documents, as `PartMiner` reads it."""
     partial = file.with_suffix(".tmp.npy")
     np.save(partial, frequencies > settings.max_document_frequency * documents)
     partial.replace(file)

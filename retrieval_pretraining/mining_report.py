@@ -10,6 +10,9 @@ from typing import Any
 from retrieval_pretraining.mining_settings import MiningSettings
 from retrieval_pretraining.pair_mining import Pair
 from retrieval_pretraining.readers import CorpusCounts
+from retrieval_pretraining.span_join import normalise
+
+CARD_TITLE = "# Pairs of texts mined from raw documents"
 
 
 def mining_report(counts: Counter, reading: CorpusCounts, kept: int, settings: MiningSettings) -> dict[str, Any]:
@@ -108,7 +111,7 @@ def format_pairs(pairs: Iterable[Pair], *, width: int = 100) -> str:
 def _marked(text: str, span: str, width: int) -> str:
     """The text on one line, cut to about `width` characters around the span."""
     span = span.strip()
-    begin = text.lower().find(span.lower()) if span else -1
+    begin = normalise(text).find(normalise(span)) if span else -1
     if begin < 0:
         return _one_line(text[:width]) + ("..." if len(text) > width else "")
     end = begin + len(span)
@@ -131,7 +134,7 @@ configs:
   data_files: {file_name}
 ---
 
-# Pairs of texts mined from raw documents
+{CARD_TITLE}
 
 {counts["pairs"]:,} pairs (`text`, `text_pair`) from {counts["documents"]:,} documents. `shared_span` is the heaviest
 text that both have in common (empty where none is asked for), `document_id` where they are from, `strategy` how they

@@ -8,6 +8,7 @@ from retrieval_pretraining.span_join import SpanRule
 STRATEGIES = ("lcs", "title", "inverse_cloze", "crop", "random")
 LEFTOVER_STRATEGIES = ("drop", "self", "join", "inverse_cloze")
 LONGEST_SENTENCE = 2000
+HEAVIEST_SENTENCE = 10 * LONGEST_SENTENCE
 
 
 def _help(text: str, **more) -> dict:
@@ -75,6 +76,11 @@ class MiningSettings:
         for name in ("min_span_weight", "min_span_weight_short", "min_sentence_length"):
             if getattr(self, name) < 1:
                 raise InputError(f"--{name} is 1 or more, not {getattr(self, name)}.")
+        if self.min_span_weight > HEAVIEST_SENTENCE:
+            raise InputError(
+                f"--min_span_weight is at most {HEAVIEST_SENTENCE}, for no sentence weighs more, "
+                f"not {self.min_span_weight}."
+            )
         if self.min_span_weight_short > self.min_span_weight:
             raise InputError(
                 f"--min_span_weight_short {self.min_span_weight_short} is more than --min_span_weight "

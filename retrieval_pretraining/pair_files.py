@@ -24,7 +24,8 @@ _ROWS_AT_ONCE = 16_384
 def pair_key(text: str, text_pair: str) -> int:
     """The same 64 bits for the same two texts, whichever comes first and whatever their case."""
     low, high = sorted((text.lower(), text_pair.lower()))
-    digest = hashlib.blake2b(f"{low}\n{high}".encode(), digest_size=8).digest()
+    # The length, for either may hold line breaks: "a" and "b\nc" are not "a\nb" and "c".
+    digest = hashlib.blake2b(f"{len(low)} {low}{high}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 

@@ -68,13 +68,15 @@ class Pairs:
 class SplitDocument(NamedTuple):
     """A document as sentences, no two of which are the same but for upper case.
 
-    `places` are those of the sentences of the body in its text; `seed` is 64 bits made of the content.
+    `places` are those of the sentences of the body in its text, `repeats` those where one of them, or the title,
+    stands once more; `seed` is 64 bits made of the content.
     """
 
     document: Document
     title: str | None
     sentences: list[str]  # the title first, if there is one
     places: list[tuple[int, int]]
+    repeats: list[tuple[int, int]]
     seed: int
 
 
@@ -137,6 +139,7 @@ def _split_document(document: Document, settings: MiningSettings, counts: Counte
     if title is not None:
         first_places.pop(title.lower(), None)
     kept = list(first_places.values())
+    repeats = [] if len(kept) == len(places) else sorted(set(places) - set(kept))
     counts["documents"] += 1
     counts["titles"] += title is not None
     counts["sentences"] += len(kept)
@@ -146,7 +149,7 @@ def _split_document(document: Document, settings: MiningSettings, counts: Counte
         sentences.insert(0, title)
     content = f"{title or ''}\n{document.text}".encode("utf-8", "surrogatepass")
     digest = hashlib.blake2b(content, digest_size=8, key=str(seed).encode()).digest()
-    return SplitDocument(document, title, sentences, kept, int.from_bytes(digest, "little"))
+    return SplitDocument(document, title, sentences, kept, repeats, int.from_bytes(digest, "little"))
 
 
 class _Sentences:
@@ -266,9 +269,16 @@ class _Miner:
 
     def _add_surroundings(self, split: SplitDocument, sentence: int) -> bool:
         document, number = split.document, sentence - (split.title is not None)
-        around = surroundings(document.text, split.places, number, max_length=self.settings.max_context_length)
+        query, text = split.sentences[sentence], document.text
+        around = surroundings(
+            text,
+            split.places,
+            number,
+            max_length=self.settings.max_context_length,
+            without=[place for place in split.repeats if text[place[0] : place[1]].lower() == query.lower()],
+        )
         if around:
-            self.pairs.append(split.sentences[sentence], around, "", document.document_id, "inverse_cloze")
+            self.pairs.append(query, around, "", document.document_id, "inverse_cloze")
         return bool(around)
 
     def _joined_texts(self, split: SplitDocument, used: set[int]) -> list[str]:

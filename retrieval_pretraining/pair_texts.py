@@ -6,14 +6,18 @@ All are cut from the text as it stands; places are (begin, end) in characters, s
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 Place = tuple[int, int]
 
 
-def surroundings(text: str, places: list[Place], number: int, *, max_length: int) -> str:
+def surroundings(
+    text: str, places: list[Place], number: int, *, max_length: int, without: Iterable[Place] = ()
+) -> str:
     """What stands around a sentence, without it: whole sentences, before and behind in turn, while they fit.
 
-    `number` -1 stands for what precedes the text, such as its title: then it is the beginning of the text.
+    `number` -1 stands for what precedes the text, such as its title: then it is the beginning of the text. `without`
+    are further places that are left out, where the same sentence stands again.
     """
     begin, end = places[number] if number >= 0 else (0, 0)
     left, right = begin, end
@@ -25,7 +29,12 @@ def surroundings(text: str, places: list[Place], number: int, *, max_length: int
             left, before, grown = places[before][0], before - 1, True
         if behind < len(places) and (begin - left) + (places[behind][1] - end) <= max_length:
             right, behind, grown = places[behind][1], behind + 1, True
-    return (text[left:begin] + text[end:right]).strip()
+    kept, at = [], left
+    for cut_begin, cut_end in sorted([(begin, end), *without]):
+        if left <= cut_begin and cut_end <= right:
+            kept.append(text[at:cut_begin])
+            at = cut_end
+    return "".join([*kept, text[at:right]]).strip()
 
 
 def join_neighbours(places: list[Place], used: set[int], *, max_length: int) -> tuple[list[Place], set[int]]:

@@ -68,6 +68,12 @@ class CorpusCounts:
             line += f", {_plural(self.bad, 'bad line')} skipped ({self.where_bad()})"
         return line
 
+    def add(self, other: CorpusCounts) -> None:
+        """Adds what was counted in files that come after these."""
+        for name in ("files", "documents", "blank", "null", "undecodable", "bad"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.bad_places = (self.bad_places + other.bad_places)[:_MAX_BAD_PLACES]
+
     def where_bad(self) -> str:
         return "; ".join(self.bad_places) + ("; ..." if self.bad > len(self.bad_places) else "")
 

@@ -14,6 +14,12 @@ import sentencex
 # sentencex reads a long line in quadratic time, so it gets a window of it. A boundary depends on what is near.
 _WINDOW = 2000
 _SPACE = re.compile(r"\s+")
+# Before a digit sentencex takes any mark for a decimal point, and before "a" to "z" for that of an abbreviation: these
+# are neither.
+_MARK_INSIDE = re.compile(r"(?:(?<=[。！？])|(?<=[。！？][”’」』）]))(?=[\da-z])")
+_HAS_MARK_INSIDE = re.compile(r"[。！？][”’」』）]?[\da-z]")  # the same, soon found to be absent
+# What begins with one of these, such as "(1) A sentence. Another.", sentencex does not split.
+_LIST_MARK = re.compile(r"\s*\(\w{1,3}\)")
 
 
 def split_sentences(text: str, *, language: str = "en") -> list[str]:
@@ -26,14 +32,25 @@ def split_sentences(text: str, *, language: str = "en") -> list[str]:
     for line in text.splitlines(keepends=True):
         begin, window = 0, _WINDOW
         while len(line) - begin > window:
-            found = sentencex.segment(language, line[begin : begin + window])
+            found = _segment(line[begin : begin + window], language)
             if len(found) == 1:
                 window *= 2
                 continue
             # The last one may go on beyond the window.
             pieces += found[:-1]
             begin, window = begin + sum(map(len, found[:-1])), _WINDOW
-        pieces += sentencex.segment(language, line[begin:] if begin else line)
+        pieces += _segment(line[begin:] if begin else line, language)
+    return pieces
+
+
+def _segment(text: str, language: str) -> list[str]:
+    mark = _LIST_MARK.match(text)
+    begin = mark.end() if mark else 0
+    pieces = sentencex.segment(language, text[begin:])
+    if begin:
+        pieces[:1] = [text[:begin] + "".join(pieces[:1])]
+    if any(sign in text for sign in "。！？") and _HAS_MARK_INSIDE.search(text):
+        return [part for piece in pieces for part in _MARK_INSIDE.split(piece)]
     return pieces
 
 
@@ -67,13 +84,15 @@ def locate_sentences(
 
 
 def _cut(text: str, max_length: int) -> list[tuple[int, int]]:
-    """Places of the parts of a long text, none longer than `max_length` and none much shorter than half of it."""
+    """Places of the parts of a long text, none longer than `max_length` nor, blanks aside, much shorter than half."""
     parts, begin = [], 0
     while len(text) - begin > max_length:
         spaces = list(_SPACE.finditer(text, begin + max_length // 2, begin + max_length + 1))
-        end, following = spaces[-1].span() if spaces else (begin + max_length, begin + max_length)
-        parts.append((begin, end))
-        begin = following
+        end = spaces[-1].start() if spaces else begin + max_length
+        blank = _SPACE.match(text, end)
+        # A run of blanks may reach beyond where it was looked for, to both sides.
+        parts.append((begin, begin + len(text[begin:end].rstrip())))
+        begin = blank.end() if blank else end
     if begin < len(text):
         parts.append((begin, len(text)))
     return parts

@@ -50,11 +50,11 @@ def _character_tables() -> tuple[np.ndarray, np.ndarray]:
     weight = np.ones(0x110000, dtype=np.uint8)
     for code in range(_TABLE_SIZE):
         character = chr(code)
+        lowered = character.lower()
+        if len(lowered) == 1:
+            lower[code] = ord(lowered)
         if unicodedata.category(character)[0] == "L":
             weight[code] = 10 if unicodedata.east_asian_width(character) == "W" else 3
-            lowered = character.lower()
-            if len(lowered) == 1:
-                lower[code] = ord(lowered)
     return lower, weight
 
 
@@ -94,25 +94,29 @@ class SentenceBlock:
     """
 
     def __init__(self, sentences: list[str], document_S: np.ndarray):
-        length_S = np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
+        self._length_S = length_S = np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
         self.document_S = document_S
         self.end_S = np.cumsum(length_S)
         self.start_S = self.end_S - length_S
-        self.sentence_C = np.repeat(np.arange(len(sentences), dtype=np.int32), length_S)
+        self.sentence_C = self.spread(np.arange(len(sentences), dtype=np.int32))
         lower, weight = _character_tables()
-        code_C = _codes("".join(sentences))
+        code_C = _codes("".join(sentences)).astype(np.intp)  # the type of an index: with others numpy takes longer
         self.character_C = lower[code_C]
         weight_C = weight[code_C]
         self.weight_before_C = np.zeros(len(code_C) + 1, dtype=np.int32)
         np.cumsum(weight_C, out=self.weight_before_C[1:])
         self.weight_S = self.weight_before_C[self.end_S] - self.weight_before_C[self.start_S]
-        self._weight_until_C = np.repeat(self.weight_before_C[self.end_S], length_S)
+        self._weight_until_C = self.spread(self.weight_before_C[self.end_S])
         # The first end of at least each weight, to be looked up: a binary search for each character takes longer.
         self._end_of_weight = np.repeat(np.arange(1, len(code_C) + 1, dtype=np.int32), weight_C)
-        self._document_hash_C = np.repeat(mixed(document_S.astype(np.uint64)), length_S)
+        self._document_hash_C = self.spread(mixed(document_S.astype(np.uint64)))
         power_C, self._inverse_C = (powers[: len(code_C)] for powers in _powers(len(code_C)))
         self._prefix_hash_C = np.zeros(len(code_C) + 1, dtype=np.uint64)
         np.cumsum((self.character_C + np.uint32(1)) * power_C, out=self._prefix_hash_C[1:])
+
+    def spread(self, value_S: np.ndarray) -> np.ndarray:
+        """The value of each character's sentence."""
+        return np.repeat(value_S, self._length_S)
 
     def minimal_grams(self, threshold: int) -> tuple[np.ndarray, np.ndarray]:
         """(fits_C, end_C): the end of the shortest substring of at least `threshold` from each position, where there
@@ -123,7 +127,7 @@ class SentenceBlock:
 
     def gram_hashes(self, end_C: np.ndarray) -> np.ndarray:
         """Polynomial hashes of 64 bits of the text from each position to its end; to be `mixed` before use."""
-        hash_C = self._prefix_hash_C[end_C]
+        hash_C = self._prefix_hash_C.take(end_C)
         hash_C -= self._prefix_hash_C[:-1]
         hash_C *= self._inverse_C
         return hash_C
@@ -164,7 +168,7 @@ def shared_grams(
     """
     taken_C, end_C = block.minimal_grams(threshold)
     if eligible_S is not None:
-        taken_C &= eligible_S[block.sentence_C]
+        taken_C &= block.spread(eligible_S)
     hash_C = block.gram_hashes(end_C)
     if frequent is not None:
         taken_C &= ~frequent[frequency_slot(hash_C, threshold, len(frequent))]
@@ -175,7 +179,7 @@ def shared_grams(
     if leader_S is not None:
         slot_C = (key_C >> np.uint64(64 - position_bits)).view(np.int64)
         led = np.zeros(2**position_bits, dtype=bool)
-        led[slot_C[taken_C & leader_S[block.sentence_C]]] = True
+        led[slot_C[taken_C & block.spread(leader_S)]] = True
         taken_C &= led[slot_C]
     key_C &= np.uint64(2**64 - 2 ** max(position_bits, 64 - hash_bits))
     key_C |= np.arange(len(key_C), dtype=np.uint64)
@@ -255,7 +259,9 @@ def heaviest_spans(block: SentenceBlock, grams: SharedGrams, one_P, other_P) -> 
         pair, entry = expand(begin_P[pairs], count_P[pairs])
         pair += pairs.start
         key = gram_at_place_E[entry] * sentences + other_P[pair]
-        place = np.minimum(np.searchsorted(key_K, key), len(key_K) - 1)
+        order = np.argsort(key)  # in their order they are found much sooner
+        place = np.empty_like(order)
+        place[order] = np.minimum(np.searchsorted(key_K, key[order]), len(key_K) - 1)
         begin, count = first_K[place], np.where(key_K[place] == key, count_K[place], 0)
         for some in _slices(count, _EXPANSION_SLICE):
             which, match = expand(begin[some], count[some])

@@ -1,4 +1,4 @@
-"""The rule that makes two sentences a pair, one pair and one character at a time (GUR, arXiv 2306.10056, section 3.1)."""
+"""What makes two sentences a pair, one pair and one character at a time (GUR, arXiv 2306.10056, section 3.1)."""
 
 import unicodedata
 
