@@ -15,6 +15,7 @@ The output folder loads with AutoModel (trust_remote_code) and SentenceTransform
 of the backbone's own class, for everything else. `--help` lists what can be set.
 """
 
+import functools
 import os
 import signal
 import sys
@@ -23,18 +24,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import yaml
-from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, AutoTokenizer, set_seed
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers import AutoTokenizer, set_seed
 
-from modeling_retromae import BACKBONES, RetroMAEConfig, RetroMAEForMaskedLM, RetroMAEForPreTraining, backbone_of
 from retrieval_pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments, parse_arguments
-from retrieval_pretraining.corpus import load_documents
 from retrieval_pretraining.errors import InputError
-from retrieval_pretraining.export import export_encoder
-from retrieval_pretraining.model_card import write_model_card
-from retrieval_pretraining.passages import check_tokenizer, chinese_segmenter, tokenize_documents, train_tokenizer
+from retrieval_pretraining.gur_arguments import GURArguments
+from retrieval_pretraining.mining_settings import MiningSettings
+from retrieval_pretraining.objectives import OBJECTIVES, Run, first_line
 from retrieval_pretraining.retrieval_evaluation import evaluate_retrieval, format_table, load_retrieval_data, sample
 from retrieval_pretraining.run_folder import (
     changed_settings,
@@ -43,12 +39,10 @@ from retrieval_pretraining.run_folder import (
     prepare_output,
     resume_command,
 )
-from retrieval_pretraining.trainer import (
-    NonFiniteLossError,
-    PretrainingTrainer,
-    SaveOnSignal,
-    default_collator,
-)
+from retrieval_pretraining.tokenizer_training import train_tokenizer
+from retrieval_pretraining.trainer import NonFiniteLossError, SaveOnSignal
+
+ARGUMENTS = [ModelArguments, DataArguments, PretrainingArguments, GURArguments, MiningSettings]
 
 
 def say(args: PretrainingArguments, message: str):
@@ -60,68 +54,27 @@ def say(args: PretrainingArguments, message: str):
 # --- The text -----------------------------------------------------------------------------------------------------
 
 
-def load_text(data: DataArguments, model: ModelArguments, args: PretrainingArguments):
-    """The training and the validation documents (or None), counted. No model is loaded for a text that has nothing."""
-    common = {**data.reading_options(), "cache_dir": model.cache_dir}
-    with args.main_process_first(desc="reading"):
-        train, counts = load_documents(
-            train_file=data.train_file,
-            dataset_name=data.dataset_name,
-            dataset_config_name=data.dataset_config_name,
-            split=data.train_split_name,
-            streaming=data.streaming,
-            max_samples=data.max_train_samples,
-            **common,
-        )
-        say(args, f"text: {counts}")
-        if data.streaming:
-            train = train.shuffle(seed=args.seed, buffer_size=data.shuffle_buffer_size)
-        validation = None
-        if data.validation_file is not None:
-            validation, counts = load_documents(
-                train_file=data.validation_file, max_samples=data.max_eval_samples, **common
-            )
-            say(args, f"validation text: {counts}")
-        elif data.validation_split_percentage > 0:
-            if len(train) < 2:
-                raise InputError("--validation_split_percentage needs at least 2 documents; this text has 1.")
-            held_out = max(1, round(len(train) * data.validation_split_percentage / 100))
-            parts = train.train_test_split(test_size=min(held_out, len(train) - 1), seed=args.seed)
-            train, validation = parts["train"], parts["test"]
-            if data.max_eval_samples is not None:
-                validation = validation.select(range(min(data.max_eval_samples, len(validation))))
-            say(args, f"held out for validation: {len(validation)} documents")
-    return train, validation
-
-
-def cut_text(documents, tokenizer, max_seq_length: int, data: DataArguments, args: PretrainingArguments, name: str):
-    """Documents -> passages of at most `max_seq_length` tokens."""
-    if documents is None:
+def cut_text(objective, dataset, tokenizer, max_seq_length: int, data: DataArguments, args, name: str):
+    """Texts -> examples of at most `max_seq_length` tokens."""
+    if dataset is None:
         return None
     with args.main_process_first(desc="tokenising"):
-        passages = tokenize_documents(
-            documents,
-            tokenizer,
-            max_seq_length=max_seq_length,
-            overflow=data.overflow,
-            num_proc=data.preprocessing_num_workers,
-            word_segmenter=chinese_segmenter() if data.chinese_whole_words else None,
-            desc=f"tokenising {name}",
-        )
+        examples = objective.tokenise(dataset, tokenizer, max_seq_length=max_seq_length, desc=f"tokenising {name}")
     if not data.streaming:
-        say(
-            args,
-            f"{name}: {len(documents):,} documents, {len(passages):,} passages of at most {max_seq_length} tokens",
-        )
-        _check_unknown(passages, tokenizer, name, args)
-    return passages
+        read, made = objective.units
+        say(args, f"{name}: {len(dataset):,} {read}, {len(examples):,} {made} of at most {max_seq_length} tokens")
+        _check_unknown(examples, tokenizer, name, args)
+    return examples
 
 
-def _check_unknown(passages, tokenizer, name: str, args: PretrainingArguments):
+def _check_unknown(examples, tokenizer, name: str, args: PretrainingArguments):
     """Tokens that the tokenizer does not know are never predicted: many are worth a word, only such are an error."""
-    ids = np.concatenate(passages.with_format("numpy")[:2000]["input_ids"])
-    content = ids[~np.isin(ids, [tokenizer.cls_token_id, tokenizer.sep_token_id])]
-    share = float(np.mean(content == tokenizer.unk_token_id)) if tokenizer.unk_token_id is not None else 0.0
+    if tokenizer.unk_token_id is None:
+        return
+    ids = np.concatenate(examples.with_format("numpy")[:2000]["input_ids"])
+    others = [token for token in tokenizer.all_special_ids if token != tokenizer.unk_token_id]
+    content = ids[~np.isin(ids, others)]
+    share = float(np.mean(content == tokenizer.unk_token_id))
     if share == 1.0:
         raise InputError(f"The tokenizer knows not one token of the {name} text: is it of the text's language?")
     if share > 0.05:
@@ -131,26 +84,28 @@ def _check_unknown(passages, tokenizer, name: str, args: PretrainingArguments):
         )
 
 
-# --- The model ----------------------------------------------------------------------------------------------------
+# --- The tokenizer ---------------------------------------------------------------------------------------------------
 
 
-def load_tokenizer(model: ModelArguments, train_documents, args: PretrainingArguments, checkpoint: str | None):
+def load_tokenizer(objective, model: ModelArguments, train_texts, args: PretrainingArguments, checkpoint: str | None):
     if checkpoint is not None:  # its ids are what the weights know, whatever the text is now
         return AutoTokenizer.from_pretrained(checkpoint)
     if model.tokenizer_vocab_size is not None:
-        if not hasattr(train_documents, "__len__"):
+        if not hasattr(train_texts, "__len__"):
             raise InputError(
                 "--tokenizer_vocab_size reads all text first: leave out --streaming or give --tokenizer_name."
             )
         say(args, f"training a tokenizer of {model.tokenizer_vocab_size} tokens")
-        return train_tokenizer((row["text"] for row in train_documents), vocab_size=model.tokenizer_vocab_size)
+        return train_tokenizer(
+            objective.texts(train_texts), vocab_size=model.tokenizer_vocab_size, kind=objective.tokenizer_kind
+        )
     option = "tokenizer_name" if model.tokenizer_name else "model_name_or_path"
     name = getattr(model, option)
     hub = {"revision": model.model_revision, "token": model.token, "cache_dir": model.cache_dir}
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, use_fast=True, **hub)
     except (OSError, ValueError) as error:
-        raise InputError(f"No tokenizer could be loaded from --{option} {name}: {_first_line(error)}") from error
+        raise InputError(f"No tokenizer could be loaded from --{option} {name}: {first_line(error)}") from error
     if model.tokenizer_name and model.model_name_or_path:
         _check_same_vocabulary(tokenizer, model, hub)
     return tokenizer
@@ -183,67 +138,6 @@ def choose_length(data: DataArguments, longest: int) -> int:
     return data.max_seq_length
 
 
-def load_model(model: ModelArguments, tokenizer, args: PretrainingArguments):
-    model_class = RetroMAEForMaskedLM if model.objective == "mlm" else RetroMAEForPreTraining
-    changes = model.retromae_changes()
-    if model.attn_implementation is not None:
-        changes["attn_implementation"] = model.attn_implementation
-    try:
-        if model.model_name_or_path is not None:
-            result = model_class.from_backbone(
-                model.model_name_or_path,
-                revision=model.model_revision,
-                token=model.token,
-                cache_dir=model.cache_dir,
-                **changes,
-            )
-            say(args, f"{model.model_name_or_path}: {result.loading_report}")
-        else:
-            config = RetroMAEConfig(encoder_config=_config_from_scratch(model, tokenizer), **changes)
-            result = model_class(config)
-            say(args, f"{config.encoder_config.model_type} from scratch: {result.num_parameters():,} parameters")
-    except (OSError, ValueError, KeyError, TypeError, ImportError, StrictDataclassError) as error:
-        option = "model_name_or_path" if model.model_name_or_path else "config_name"
-        raise InputError(f"--{option} {getattr(model, option)} cannot be used: {_first_line(error)}") from error
-    if len(tokenizer) > result.config.vocab_size:
-        say(args, f"vocabulary: {result.config.vocab_size} -> {len(tokenizer)} tokens")
-        result.resize_token_embeddings(len(tokenizer))
-    return result
-
-
-def _config_from_scratch(model: ModelArguments, tokenizer):
-    if model.config_name in CONFIG_MAPPING:
-        base = AutoConfig.for_model(model.config_name)
-    elif model.config_name in BACKBONES or "/" in model.config_name or Path(model.config_name).exists():
-        base = AutoConfig.from_pretrained(model.config_name, revision=model.model_revision, token=model.token)
-    else:
-        raise ValueError(f"--config_name {model.config_name} is no folder and no type; types: {', '.join(BACKBONES)}.")
-    backbone_of(base)
-    changes = {"vocab_size": len(tokenizer)}
-    for name in ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"):
-        if getattr(base, name, None) is not None:
-            changes[name] = getattr(tokenizer, name, None)
-    for pair in filter(None, (model.config_overrides or "").replace(" ", "").split(",")):
-        name, equals, value = pair.partition("=")
-        if not equals or not hasattr(base, name):
-            raise ValueError(f"--config_overrides takes name=value,name=value of {type(base).__name__}, not {pair!r}.")
-        changes[name] = value if isinstance(getattr(base, name), str) else yaml.safe_load(value)
-    # Made anew, not updated: fields that follow from others (the kinds of ModernBERT's layers) follow the changes.
-    fields = {} if model.config_name in CONFIG_MAPPING else base.to_dict()
-    if "num_hidden_layers" in changes:
-        fields.pop("layer_types", None)
-    config = type(base)(**{**fields, **changes})
-    if hasattr(config, "validate"):
-        config.validate()
-    return config
-
-
-def _first_line(error: Exception) -> str:
-    if isinstance(error, StrictDataclassError):  # the reason is on the last line
-        return " ".join(str(error).split())
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-
-
 # --- The run ------------------------------------------------------------------------------------------------------
 
 
@@ -261,71 +155,75 @@ def check_best_metric(args: PretrainingArguments, model, retrieval):
         raise InputError(f"--metric_for_best_model {wanted} is not measured{hint}; there are {known}.")
 
 
-def run(model_args: ModelArguments, data_args: DataArguments, args: PretrainingArguments) -> dict:
-    """One run; returns what it measured. Called by `main` and by the demo."""
+def run(
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    args: PretrainingArguments,
+    gur_args: GURArguments | None = None,
+    mining: MiningSettings | None = None,
+) -> dict:
+    """One run; returns what it measured. Called by `main` and by the demos."""
+    gur_args, mining = gur_args or GURArguments(), mining or MiningSettings()
     model_args.check()
     data_args.check(
         max_steps=args.max_steps, init_weights=model_args.init_weights, evaluates=args.eval_strategy != "no"
     )
+    gur_args.check(objective=model_args.objective, from_scratch=model_args.config_name is not None)
+    objective = OBJECTIVES[model_args.objective](
+        Run(model_args, data_args, args, gur_args, mining, say=functools.partial(say, args))
+    )
+    objective.check()
     prepare_output(model_args, args)
     checkpoint = find_checkpoint(args)
-    for name, (before, now) in changed_settings(model_args, data_args, args, resumed=checkpoint is not None).items():
+    changed = changed_settings(model_args, data_args, args, *objective.settings(), resumed=checkpoint is not None)
+    for name, (before, now) in changed.items():
         say(args, f"warning: resumed with another {name}: {before} -> {now}")
     retrieval = None
     if data_args.eval_retrieval_dir is not None:
         retrieval = load_retrieval_data(data_args.eval_retrieval_dir, split=data_args.eval_retrieval_split)
-    train, validation = load_text(data_args, model_args, args)
+    # No model is loaded for a text that has nothing.
+    with args.main_process_first(desc="reading"):
+        train, validation = objective.load_text()
     set_seed(args.seed)
 
-    tokenizer = load_tokenizer(model_args, train, args, checkpoint)
-    check_tokenizer(tokenizer)
-    model = load_model(model_args, tokenizer, args)
+    tokenizer = load_tokenizer(objective, model_args, train, args, checkpoint)
+    objective.check_tokenizer(tokenizer)
+    model = objective.load_model(tokenizer)
     check_best_metric(args, model, retrieval)
-    length = choose_length(data_args, model.config.max_position_embeddings)
-    tokenizer.model_max_length = length
-    train_passages = cut_text(train, tokenizer, length, data_args, args, "training")
-    validation_passages = cut_text(validation, tokenizer, length, data_args, args, "validation")
+    length = choose_length(data_args, objective.longest_input(model))
+    encoded_length = objective.encoded_length(length)
+    tokenizer.model_max_length = encoded_length
+    train_examples = cut_text(objective, train, tokenizer, length, data_args, args, "training")
+    validation_examples = cut_text(objective, validation, tokenizer, length, data_args, args, "validation")
     if args.dataloader_drop_last and not data_args.streaming:
         size = args.per_device_train_batch_size * args.world_size
-        if len(train_passages) < size:
+        if len(train_examples) < size:
             raise InputError(
-                f"--dataloader_drop_last leaves nothing of {len(train_passages)} passages in batches of {size}."
+                f"--dataloader_drop_last leaves nothing of {len(train_examples)} {objective.units[1]} in batches of "
+                f"{size}."
             )
     if model_args.init_weights == "corpus" and checkpoint is None:
-        from retrieval_pretraining.corpus_start import corpus_start
-
-        report = corpus_start(
-            model,
-            train_passages["input_ids"],
-            special_ids=tokenizer.all_special_ids,
-            seed=args.seed,
-            show_progress=args.process_index == 0,
-        )
-        say(args, report["summary"])
+        say(args, objective.start_from_corpus(model, train_examples, tokenizer))
 
     signals = SaveOnSignal()
-    trainer = PretrainingTrainer(
+    trainer = objective.trainer_class(
         model,
         args,
-        default_collator(
-            model,
-            tokenizer,
-            seed=args.seed,
-            encoder_mlm_probability=data_args.encoder_mlm_probability,
-            decoder_mlm_probability=data_args.decoder_mlm_probability,
-        ),
-        train_passages,
-        validation_passages,
+        objective.collator(model, tokenizer),
+        train_examples,
+        validation_examples,
         tokenizer,
-        max_seq_length=length,
+        max_seq_length=encoded_length,
         retrieval_data=_retrieval_sample(retrieval, data_args),
         callbacks=[signals],
+        **objective.trainer_arguments(),
     )
 
-    results: dict = {"passages": None if data_args.streaming else len(train_passages), "max_seq_length": length}
+    count = None if data_args.streaming else len(train_examples)
+    results: dict = {"passages": count, "max_seq_length": encoded_length}
     scores = {}
     if retrieval is not None:
-        scores["before"] = _retrieve(model, tokenizer, retrieval, length, args)
+        scores["before"] = _retrieve(objective, model, tokenizer, retrieval, encoded_length, args)
     started = time.time()
     outcome = trainer.train(resume_from_checkpoint=checkpoint)
     results["seconds"] = time.time() - started
@@ -337,7 +235,7 @@ def run(model_args: ModelArguments, data_args: DataArguments, args: PretrainingA
     trainer.log_metrics("train", outcome.metrics)
     trainer.save_metrics("train", outcome.metrics)
     trainer.save_state()
-    if validation_passages is not None:
+    if validation_examples is not None:
         trainer.retrieval_data = None  # measured below, on all documents
         metrics = trainer.evaluate()
         trainer.log_metrics("eval", metrics)
@@ -345,19 +243,19 @@ def run(model_args: ModelArguments, data_args: DataArguments, args: PretrainingA
         results["eval"] = metrics
     trainer.save_model(args.output_dir)
     if retrieval is not None:
-        scores["after"] = _retrieve(model, tokenizer, retrieval, length, args)
+        scores["after"] = _retrieve(objective, model, tokenizer, retrieval, encoded_length, args)
         named = {f"retrieval_{when}_{name}": value for when, row in scores.items() for name, value in row.items()}
         trainer.save_metrics("eval", {**results.get("eval", {}), **named})
     results.update(train=outcome.metrics, retrieval=scores, steps=trainer.state.global_step)
     if args.should_save:
-        export_encoder(model, tokenizer, Path(args.output_dir) / "encoder", max_seq_length=length)
-        write_model_card(args.output_dir, model, model_args, data_args, args, results)
+        objective.export(model, tokenizer, Path(args.output_dir), max_seq_length=encoded_length)
+        objective.write_card(model, args.output_dir, results)
     if args.push_to_hub:
         trainer.push_to_hub()
     if scores:
         rows = [{"": when, **row} for when, row in scores.items()]
         say(args, f"\n{retrieval.name}, cosine of the sentence vectors:\n{format_table(rows, list(rows[0]))}")
-    say(args, how_to_load(args.output_dir))
+    say(args, objective.how_to_load(args.output_dir))
     return results
 
 
@@ -367,24 +265,21 @@ def _retrieval_sample(retrieval, data: DataArguments):
     return sample(retrieval, max_documents=data.eval_retrieval_max_documents)
 
 
-def _retrieve(model, tokenizer, retrieval, length: int, args: PretrainingArguments) -> dict[str, float]:
-    progress = None if args.process_index == 0 else False  # None: a bar where it takes long
-    return evaluate_retrieval(model.base_model, tokenizer, retrieval, max_seq_length=length, progress=progress)
-
-
-def how_to_load(folder: str) -> str:
-    return (
-        f"\nThe model is in {folder}; its plain encoder, which loads anywhere, in {folder}/encoder. To use it:\n\n"
-        "  from sentence_transformers import SentenceTransformer\n"
-        f'  model = SentenceTransformer("{folder}/encoder")\n'
-        '  vectors = model.encode(["a query", "a document"])\n'
+def _retrieve(objective, model, tokenizer, retrieval, length: int, args: PretrainingArguments) -> dict[str, float]:
+    return evaluate_retrieval(
+        model.base_model,
+        tokenizer,
+        retrieval,
+        max_seq_length=length,
+        pooling=objective.retrieval_pooling,
+        progress=None if args.process_index == 0 else False,  # None: a bar where it takes long
     )
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line: returns the exit status."""
     try:
-        run(*parse_arguments([ModelArguments, DataArguments, PretrainingArguments], arguments))
+        run(*parse_arguments(ARGUMENTS, arguments))
     except (InputError, NonFiniteLossError) as error:
         # A mistake is made by all processes alike; a loss goes bad in one of them.
         if isinstance(error, NonFiniteLossError) or os.environ.get("RANK", "0") == "0":

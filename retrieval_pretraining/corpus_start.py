@@ -66,7 +66,7 @@ def corpus_start(
         hidden_size=embedding_size,
         excluded_ids=special_ids,
         seed=seed,
-        standard_deviation=getattr(getattr(model, "config", None), "initializer_range", 0.02),
+        standard_deviation=_deviation(getattr(model, "config", None)),
         show_progress=show_progress,
     )
     with torch.no_grad():
@@ -88,6 +88,11 @@ def corpus_start(
         "summary": f"Start from {tokens:,} tokens that show {seen:.1%} of the vocabulary: {started}, {seconds:.0f} s.",
         "seconds": seconds,
     }
+
+
+def _deviation(config) -> float:
+    """That of the model's own random token embeddings; T5's family calls it a factor, of 1."""
+    return getattr(config, "initializer_range", None) or getattr(config, "initializer_factor", 0.02)
 
 
 def token_counts(sequences: Iterable[Sequence[int]], vocab_size: int) -> np.ndarray:

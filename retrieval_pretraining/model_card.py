@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import torch
 import transformers
 from huggingface_hub import ModelCard, ModelCardData
 
@@ -16,6 +17,10 @@ _CITATIONS = {
   title = {RetroMAE: Pre-Training Retrieval-oriented Language Models Via Masked Auto-Encoder},
   author = {Xiao, Shitao and Liu, Zheng and Shao, Yingxia and Cao, Zhao},
   booktitle = {Proceedings of EMNLP}, year = {2022}, note = {arXiv 2205.12035}
+}""",
+    "gur": """@misc{gur,
+  title = {Generate to Understand for Representation},
+  year = {2023}, eprint = {2306.10056}, archivePrefix = {arXiv}
 }""",
     "dupmae": """@article{liu2022retromae2,
   title = {RetroMAE-2: Duplex Masked Auto-Encoder For Pre-Training Retrieval-Oriented Language Models},
@@ -74,6 +79,60 @@ Texts of up to {{ max_seq_length }} tokens; the state of the first token, normal
 ```
 """
 
+_GUR_TEMPLATE = """---
+{{ card_data }}
+---
+
+# {{ name }}
+
+One model that searches, classifies and writes, **pre-trained** on raw text without labels by GUR: a T5 that fills in
+masked spans, and whose encoder gives near vectors to two sentences of a document that share a span of text.
+
+## Use
+
+```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("{{ where }}", trust_remote_code=True)
+vectors = model.encode(["a query", "a document"])
+```
+
+The same vectors with transformers alone, and the decoder, which fills in `<extra_id_0>`:
+
+```python
+from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("{{ where }}", trust_remote_code=True)
+model = AutoModel.from_pretrained("{{ where }}", trust_remote_code=True)
+inputs = tokenizer(["a query", "a document"], padding=True, truncation=True, return_tensors="pt")
+vectors = model(**inputs).pooler_output
+
+writer = AutoModelForSeq2SeqLM.from_pretrained("{{ where }}", trust_remote_code=True)
+prompt = tokenizer("a query about <extra_id_0>", return_tensors="pt")
+filled = writer.generate(**prompt, num_beams=4, max_new_tokens=16)
+```
+
+Texts of up to {{ max_seq_length }} tokens; pooling {{ pooling }}, {{ projection_dim }} dimensions, no prompts.
+`backbone/` in this folder is a plain T5 of these weights, without the head of the sentence vector, that loads without
+remote code.
+
+## How it was trained
+
+| | |
+|---|---|
+{{ facts }}
+
+## Results
+
+{{ results }}
+
+## Citation
+
+```bibtex
+{{ citation }}
+```
+"""
+
 
 def write_model_card(folder, model, model_args, data_args, args, results: dict) -> Path:
     """Writes `README.md` of a run into its folder. `results` is what `run_pretrain.run` measured."""
@@ -87,7 +146,7 @@ def write_model_card(folder, model, model_args, data_args, args, results: dict) 
         "objective": model_args.objective,
         "losses": ", ".join(f"{weight:g} x {name}" for name, weight in model.loss_weights.items()),
         "start": (model_args.model_name_or_path and _shown(model_args.model_name_or_path)) or "from scratch",
-        "text": data_args.dataset_name or ", ".join(Path(name).name for name in data_args.train_file),
+        "text": _text(data_args),
         "passages": results["passages"],
         "masked for the encoder": data_args.encoder_mlm_probability,
         "hidden from the decoder": None if model_args.objective == "mlm" else data_args.decoder_mlm_probability,
@@ -126,9 +185,59 @@ def write_model_card(folder, model, model_args, data_args, args, results: dict) 
     return path
 
 
+def write_gur_card(folder, model, run, results: dict) -> Path:
+    """The same for GUR; `run` is the `objectives.Run`."""
+    config, args = model.config, run.args
+    with torch.no_grad():
+        temperature = float(model.temperature)
+    data = ModelCardData(
+        library_name="sentence-transformers",
+        pipeline_tag="sentence-similarity",
+        tags=["sentence-transformers", "feature-extraction", "gur", "pretraining", "text2text-generation"],
+    )
+    masking = {"mask_rate": 0.15, "span_lengths": "hump_geometric", "whole_words": False, **run.gur.masking()}
+    facts = {
+        "objective": "gur",
+        "losses": ", ".join(f"{weight:g} x {name}" for name, weight in model.loss_weights.items()),
+        "start": (run.model.model_name_or_path and _shown(run.model.model_name_or_path)) or "from scratch",
+        "text": _text(run.data),
+        "pairs": results["passages"],
+        "how pairs were mined": f"{run.mining.strategy}, if the text had none",
+        "masked spans": ", ".join(f"{name} {value}" for name, value in masking.items()),
+        "temperature": f"{temperature:g}" + (" (learned)" if config.learnable_temperature else ""),
+        "steps": results["steps"],
+        "pairs a batch": args.per_device_train_batch_size * args.world_size,
+        "learning rate": f"{args.learning_rate:g}",
+        "seed": args.seed,
+        "seconds": round(results["seconds"]),
+        "model": f"{config.backbone_type}, {config.num_layers} layers, d_model {config.d_model}, "
+        f"{model.num_parameters():,} parameters, {model.base_model.num_parameters():,} to encode",
+        "transformers": transformers.__version__,
+    }
+    card = ModelCard.from_template(
+        data,
+        template_str=_GUR_TEMPLATE,
+        name=Path(folder).name,
+        where=args.hub_model_id or Path(folder).name,
+        pooling=config.pooling,
+        projection_dim=config.projection_dim,
+        max_seq_length=results["max_seq_length"],
+        facts="\n".join(f"| {name} | {value} |" for name, value in facts.items() if value is not None),
+        results=_results(results),
+        citation=_CITATIONS["gur"],
+    )
+    path = Path(folder) / "README.md"
+    path.write_text(card.content, encoding="utf-8")
+    return path
+
+
 def _shown(name: str) -> str:
     """A Hub name as it is; of a local path only the last part, which tells nobody about this machine."""
     return name if not Path(name).exists() else Path(name).name
+
+
+def _text(data) -> str:
+    return ", ".join(_shown(name) for name in ([data.dataset_name] if data.dataset_name else data.train_file))
 
 
 def _results(results: dict) -> str:

@@ -1,6 +1,7 @@
 """The output folder of a run: nothing in it is overwritten by accident, and a run that was cut off goes on from it.
 
-`args` are the `PretrainingArguments`, `model` and `data` the other two groups of `arguments.py`.
+`args` are the `PretrainingArguments`, `model` and `data` the other two groups of `arguments.py`; `others` are groups
+that an objective has of its own.
 """
 
 import json
@@ -11,6 +12,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from .errors import InputError
+
+_DECIDE_THE_MODEL = (
+    *("objective", "config_name", "config_overrides", "decoder_query", "enhanced_decoding"),
+    *("projection_dim", "projection_init", "pooling", "learnable_temperature"),
+)
 
 
 def prepare_output(model, args):
@@ -64,24 +70,28 @@ def find_checkpoint(args) -> str | None:
     return wanted
 
 
-def changed_settings(model, data, args, *, resumed: bool) -> dict[str, tuple]:
+def changed_settings(model, data, args, *others, resumed: bool) -> dict[str, tuple]:
     """Keeps what a run was started with in its folder; of a resumed one, what has another value than before.
 
     Raises `InputError` for a change that makes another model of it.
     """
     path = Path(args.output_dir) / "_run_arguments.json"  # `_`: is not pushed
-    settings = {**asdict(model), **asdict(data)}
+    settings = {name: value for group in (model, data, *others) for name, value in asdict(group).items()}
     settings.pop("token")
     settings["total batch"] = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
     changed = {}
     if resumed and path.is_file():
         before = json.loads(path.read_text(encoding="utf-8"))
         changed = {name: (before.get(name), value) for name, value in settings.items() if before.get(name) != value}
-        for name in ("objective", "config_name", "config_overrides", "decoder_query", "enhanced_decoding"):
+        for name in _DECIDE_THE_MODEL:
             if name in changed:
-                raise InputError(
-                    f"--{name}: this run was started with {before.get(name)} and can only go on with that."
+                value = before.get(name)
+                how = (
+                    "without it and can only go on so"
+                    if value is None
+                    else f"with {value} and can only go on with that"
                 )
+                raise InputError(f"--{name}: this run was started {how}.")
     if args.process_index == 0:
         path.write_text(json.dumps(settings, indent=2, ensure_ascii=False), encoding="utf-8")
     return changed

@@ -1,9 +1,10 @@
 from dataclasses import fields
 from inspect import signature
+from types import SimpleNamespace
 
 import pytest
 
-from retrieval_pretraining.arguments import DataArguments, TextArguments, parse_arguments
+from retrieval_pretraining.arguments import DataArguments, ModelArguments, TextArguments, parse_arguments
 from retrieval_pretraining.corpus import iterate_documents, load_documents
 from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.readers import READING_CHOICES
@@ -43,22 +44,15 @@ def test_reading_options_are_parameters_of_the_readers_with_the_same_defaults():
 
 @pytest.mark.parametrize("name", [entry.name for entry in fields(TextArguments)])
 def test_pretraining_reads_its_text_as_the_arguments_say(name, monkeypatch):
-    import run_pretrain
+    from retrieval_pretraining import objectives
 
-    class Args:
-        process_index, seed = 1, 0
-
-        def main_process_first(self, desc):
-            import contextlib
-
-            return contextlib.nullcontext()
-
-    class Model:
-        cache_dir = None
-
-    calls = []
-    monkeypatch.setattr(run_pretrain, "load_documents", lambda **options: (calls.append(options), ([], ""))[1])
     data = DataArguments(validation_file=["v.txt"], **{name: "mark"})
-    run_pretrain.load_text(data, Model(), Args())
-    assert "mark" in calls[0].values()
-    assert ("mark" in calls[1].values()) == (name in data.reading_options())
+    run = objectives.Run(ModelArguments(), data, SimpleNamespace(seed=0), say=lambda message: None)
+    for objective, loader in (("retromae", "load_documents"), ("gur", "load_pairs")):
+        calls = []
+        answer = ([], "") if objective == "retromae" else []
+        fake = lambda source=None, *others, **options: (calls.append(source or options), answer)[1]  # noqa: B023, E731
+        monkeypatch.setattr(objectives, loader, fake)
+        objectives.OBJECTIVES[objective](run).load_text()
+        assert "mark" in calls[0].values()
+        assert ("mark" in calls[1].values()) == (name in data.reading_options())

@@ -1,0 +1,95 @@
+"""How a GUR model from scratch starts: as the bag of its words, which training then refines.
+
+With token embeddings from the statistics of the text (`corpus_start.py`), layers that at first pass their input on,
+pooling by inverse document frequency, and a projection that starts as the identity, the sentence vector of a new model
+is the IDF-weighted mean of its token vectors: a strong baseline, and a better place to start from than noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from retrieval_pretraining.corpus_start import corpus_start
+
+
+@torch.no_grad()
+def identity_projection(projection: nn.Module, *, noise: float = 0.02, seed: int = 0):
+    """Lets a projection start as the identity: `relu(x) - relu(-x) = x`, by `W_in = [I; -I]` and `W_o = [I, -I]`.
+
+    Takes a hidden width of at least twice the smaller of input and output size; what is wider, and the noise (relative
+    to the usual deviation of a row), starts small and random, for training to use. Where the output is smaller than
+    the input it is the first coordinates.
+
+    Raises `ValueError` for a gated projection or one that is too narrow.
+    """
+    if len(projection.names) != 1:
+        raise ValueError("A gated projection cannot start as the identity: use `feed_forward_proj` relu.")
+    wi, wo = projection.wi.weight, projection.wo.weight
+    width = min(wi.shape[1], wo.shape[0])
+    if wi.shape[0] < 2 * width:
+        raise ValueError(
+            f"To start as the identity, the projection needs a `projection_hidden_dim` of {2 * width}, "
+            f"not {wi.shape[0]}."
+        )
+    generator = torch.Generator().manual_seed(seed)
+    both = torch.cat([torch.eye(width), -torch.eye(width)])
+    for weight, start in ((wi, both), (wo, both.T)):
+        rest = torch.randn(weight.shape, generator=generator) * noise * weight.shape[1] ** -0.5
+        rest[: start.shape[0], : start.shape[1]] += start
+        weight.copy_(rest)
+
+
+@torch.no_grad()
+def quiet_layers(model: nn.Module, *, scale: float = 0.05):
+    """Makes all sublayers of encoder and decoder add little to their input at first."""
+    for stack in (getattr(model, name, None) for name in ("encoder", "decoder")):
+        for block in stack.block if stack is not None else ():
+            for layer in block.layer:
+                for name in ("SelfAttention", "EncDecAttention"):
+                    if hasattr(layer, name):
+                        getattr(layer, name).o.weight.mul_(scale)
+                if hasattr(layer, "DenseReluDense"):
+                    layer.DenseReluDense.wo.weight.mul_(scale)
+
+
+def inverse_document_frequency(
+    sequences: Iterable[Sequence[int]], vocab_size: int, *, special_ids: Iterable[int]
+) -> np.ndarray:
+    """`log((n + 1) / (df + 0.5))` of each token over n passages, float32 [vocab_size]; 0 for special tokens."""
+    frequency, passages = np.zeros(vocab_size), 0
+    for sequence in sequences:
+        frequency[np.unique(np.asarray(sequence, dtype=np.int64))] += 1
+        passages += 1
+    weights = np.log((passages + 1) / (frequency + 0.5))
+    weights[list(special_ids)] = 0.0
+    return np.maximum(weights, 0.0).astype(np.float32)
+
+
+def start_gur(
+    model: nn.Module,
+    sequences: Sequence[Sequence[int]],
+    *,
+    special_ids: Iterable[int],
+    seed: int = 0,
+    show_progress: bool = True,
+) -> str:
+    """Starts a new `GURForPreTraining` from statistics of its training text, in place; one sentence on what was done.
+
+    `sequences` are token ids, gone through more than once. The projection stays as it is (`identity_projection`).
+    """
+    special_ids = [token for token in special_ids if token < model.config.vocab_size]
+    report = corpus_start(model, sequences, special_ids=special_ids, seed=seed, show_progress=show_progress)
+    quiet_layers(model)
+    if model.config.pooling == "weighted_mean":
+        model.set_token_weights(
+            torch.from_numpy(inverse_document_frequency(sequences, model.config.vocab_size, special_ids=special_ids))
+        )
+    started = ["token embeddings", "quiet layers"] + ["token weights"] * (model.config.pooling == "weighted_mean")
+    return (
+        f"Start from {report['tokens']:,} tokens that show {report['vocabulary_seen']:.1%} of the vocabulary: "
+        f"{', '.join(started)}, {report['seconds']:.0f} s."
+    )

@@ -1,0 +1,400 @@
+"""What differs from objective to objective: the model, what a training example is, and what is written in the end.
+
+`run_pretrain.py` tells the story and asks one of these where the objective decides. `OBJECTIVES` maps the name to the
+class; adding an objective is adding a class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from configuration_gur import GURConfig
+from modeling_gur import GURForPreTraining
+from modeling_retromae import BACKBONES, RetroMAEConfig, RetroMAEForMaskedLM, RetroMAEForPreTraining, backbone_of
+from retrieval_pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
+from retrieval_pretraining.collators import PairCollator
+from retrieval_pretraining.corpus import load_documents
+from retrieval_pretraining.corpus_start import corpus_start
+from retrieval_pretraining.errors import InputError
+from retrieval_pretraining.export import export_encoder
+from retrieval_pretraining.gur_arguments import GURArguments
+from retrieval_pretraining.gur_start import identity_projection, start_gur
+from retrieval_pretraining.gur_trainer import GURTrainer, refuse_fp16
+from retrieval_pretraining.mining_settings import MiningSettings
+from retrieval_pretraining.model_card import write_gur_card, write_model_card
+from retrieval_pretraining.pair_corpus import hold_out_documents, load_pairs
+from retrieval_pretraining.passages import check_pair_tokenizer, check_tokenizer, chinese_segmenter, tokenize_documents
+from retrieval_pretraining.tokenized_pairs import tokenize_pairs
+from retrieval_pretraining.trainer import PretrainingTrainer, default_collator
+
+
+@dataclass
+class Run:
+    """What a run was asked for, and how it speaks."""
+
+    model: ModelArguments
+    data: DataArguments
+    args: PretrainingArguments
+    gur: GURArguments = field(default_factory=GURArguments)
+    mining: MiningSettings = field(default_factory=MiningSettings)
+    say: Callable[[str], None] = print
+
+    def source(self) -> dict[str, Any]:
+        """The training text, as the readers take it."""
+        return {
+            "train_file": self.data.train_file,
+            "dataset_name": self.data.dataset_name,
+            "dataset_config_name": self.data.dataset_config_name,
+            "split": self.data.train_split_name,
+            "max_samples": self.data.max_train_samples,
+            "cache_dir": self.model.cache_dir,
+            **self.data.reading_options(),
+        }
+
+    def validation_source(self) -> dict[str, Any]:
+        return {
+            "train_file": self.data.validation_file,
+            "max_samples": self.data.max_eval_samples,
+            "cache_dir": self.model.cache_dir,
+            **self.data.reading_options(),
+        }
+
+
+class RetroMAEObjective:
+    """RetroMAE, DupMAE, and MLM, their control: a text is an example."""
+
+    tokenizer_kind = "bert"
+    units = ("documents", "passages")  # what is read, and what it becomes
+    trainer_class = PretrainingTrainer
+    retrieval_pooling = "cls"
+
+    def __init__(self, run: Run):
+        self.run = run
+
+    def check(self):
+        useless = _changed(self.run.mining, [entry.name for entry in fields(MiningSettings)])
+        if useless:
+            raise InputError(f"{useless}: only --objective gur mines pairs; leave it out.")
+
+    def settings(self) -> list:
+        """Groups of arguments, beside those of every run, that decide what comes out."""
+        return []
+
+    check_tokenizer = staticmethod(check_tokenizer)
+
+    def load_text(self):
+        """(training, validation or None): datasets with the column text."""
+        run, data = self.run, self.run.data
+        train, counts = load_documents(**run.source(), streaming=data.streaming)
+        run.say(f"text: {counts}")
+        validation = None
+        if data.validation_file is not None:
+            validation, counts = load_documents(**run.validation_source())
+            run.say(f"validation text: {counts}")
+        elif data.validation_split_percentage > 0:
+            if len(train) < 2:
+                raise InputError("--validation_split_percentage needs at least 2 documents; this text has 1.")
+            held_out = max(1, round(len(train) * data.validation_split_percentage / 100))
+            parts = train.train_test_split(test_size=min(held_out, len(train) - 1), seed=run.args.seed)
+            train, validation = parts["train"], _first_rows(parts["test"], data.max_eval_samples)
+            run.say(f"held out for validation: {len(validation)} documents")
+        if data.streaming:
+            train = train.shuffle(seed=run.args.seed, buffer_size=data.shuffle_buffer_size)
+        return train, validation
+
+    def texts(self, dataset):
+        """The texts that a tokenizer is trained on."""
+        return (row["text"] for row in dataset)
+
+    def tokenise(self, dataset, tokenizer, *, max_seq_length: int, desc: str):
+        data = self.run.data
+        return tokenize_documents(
+            dataset,
+            tokenizer,
+            max_seq_length=max_seq_length,
+            overflow=data.overflow,
+            num_proc=data.preprocessing_num_workers,
+            word_segmenter=chinese_segmenter() if data.chinese_whole_words else None,
+            desc=desc,
+        )
+
+    def load_model(self, tokenizer):
+        run = self.run
+        model_class = RetroMAEForMaskedLM if run.model.objective == "mlm" else RetroMAEForPreTraining
+        changes = run.model.retromae_changes()
+        if run.model.attn_implementation is not None:
+            changes["attn_implementation"] = run.model.attn_implementation
+
+        def from_scratch():
+            base = base_config(run.model, BACKBONES)
+            backbone_of(base)
+            return model_class(RetroMAEConfig(encoder_config=changed_config(base, run.model, tokenizer), **changes))
+
+        return make_model(run, tokenizer, model_class, changes, from_scratch)
+
+    def longest_input(self, model) -> int:
+        return model.config.max_position_embeddings
+
+    def encoded_length(self, max_seq_length: int) -> int:
+        """Tokens of a text that the finished model encodes."""
+        return max_seq_length
+
+    def start_from_corpus(self, model, passages, tokenizer) -> str:
+        report = corpus_start(
+            model,
+            passages["input_ids"],
+            special_ids=tokenizer.all_special_ids,
+            seed=self.run.args.seed,
+            show_progress=self.run.args.process_index == 0,
+        )
+        return report["summary"]
+
+    def collator(self, model, tokenizer):
+        return default_collator(
+            model,
+            tokenizer,
+            seed=self.run.args.seed,
+            encoder_mlm_probability=self.run.data.encoder_mlm_probability,
+            decoder_mlm_probability=self.run.data.decoder_mlm_probability,
+        )
+
+    def trainer_arguments(self) -> dict[str, Any]:
+        return {}
+
+    def export(self, model, tokenizer, folder: Path, *, max_seq_length: int):
+        export_encoder(model, tokenizer, folder / "encoder", max_seq_length=max_seq_length)
+
+    def write_card(self, model, folder: str, results: dict):
+        write_model_card(folder, model, self.run.model, self.run.data, self.run.args, results)
+
+    def how_to_load(self, folder: str) -> str:
+        return (
+            f"\nThe model is in {folder}; its plain encoder, which loads anywhere, in {folder}/encoder. To use it:\n\n"
+            "  from sentence_transformers import SentenceTransformer\n"
+            f'  model = SentenceTransformer("{folder}/encoder")\n'
+            '  vectors = model.encode(["a query", "a document"])\n'
+        )
+
+
+class GURObjective:
+    """GUR: a pair of texts is an example; from documents the pairs are mined first."""
+
+    tokenizer_kind = "t5"
+    units = ("pairs", "with two texts")
+    trainer_class = GURTrainer
+    retrieval_pooling = "pooler_output"
+
+    def __init__(self, run: Run):
+        self.run = run
+
+    def check(self):
+        run, data = self.run, self.run.data
+        run.mining.check()
+        refuse_fp16(run.args)
+        useless = _changed(data, ["encoder_mlm_probability", "decoder_mlm_probability"])
+        if useless:
+            raise InputError(f"{useless}: --objective gur masks spans, see --mask_rate; leave it out.")
+        if data.streaming:
+            raise InputError("--streaming does not go with --objective gur: its pairs are mined from the whole text.")
+        if data.overflow != "chunk":
+            raise InputError("--overflow has no effect on --objective gur: a sentence that is too long is cut off.")
+
+    def settings(self) -> list:
+        return [self.run.gur, self.run.mining]
+
+    check_tokenizer = staticmethod(check_pair_tokenizer)
+
+    def load_text(self):
+        """(training, validation or None): datasets with the columns text and text_pair."""
+        run, data = self.run, self.run.data
+        common = {"seed": run.args.seed, "num_workers": data.preprocessing_num_workers or 1, "say": run.say}
+        train = load_pairs(run.source(), run.mining, **common)
+        validation = None
+        if data.validation_file is not None:
+            validation = load_pairs(run.validation_source(), run.mining, **common)
+        elif data.validation_split_percentage > 0:
+            train, validation = hold_out_documents(train, data.validation_split_percentage, seed=run.args.seed)
+            validation = _first_rows(validation, data.max_eval_samples)
+            run.say(f"held out for validation: {len(validation):,} pairs, of documents of their own")
+        return train, validation
+
+    def texts(self, dataset):
+        return dict.fromkeys(text for row in dataset for text in (row["text"], row["text_pair"]))
+
+    def tokenise(self, dataset, tokenizer, *, max_seq_length: int, desc: str):
+        data = self.run.data
+        return tokenize_pairs(
+            dataset,
+            tokenizer,
+            max_seq_length=max_seq_length,
+            num_proc=data.preprocessing_num_workers,
+            word_segmenter=chinese_segmenter() if data.chinese_whole_words else None,
+            desc=desc,
+        )
+
+    def load_model(self, tokenizer):
+        run, changes = self.run, self.run.gur.config_changes()
+        if run.model.attn_implementation is not None:
+            changes["attn_implementation"] = run.model.attn_implementation
+
+        def from_scratch():
+            base = changed_config(base_config(run.model, ("t5", "mt5", "umt5")), run.model, tokenizer)
+            if run.gur.projection_init == "identity":
+                # Two columns of the hidden layer for each coordinate that passes through.
+                changes.setdefault("projection_dim", base.d_model)
+                changes["projection_hidden_dim"] = 2 * base.d_model
+            model = GURForPreTraining(GURConfig.from_backbone_config(base, **changes))
+            if run.gur.projection_init == "identity":
+                identity_projection(model.projection, seed=run.args.seed)
+            return model
+
+        return make_model(run, tokenizer, GURForPreTraining, changes, from_scratch)
+
+    def longest_input(self, model) -> int:
+        return 512  # relative positions: T5 has no limit of its own, its training has
+
+    def encoded_length(self, max_seq_length: int) -> int:
+        return max(max_seq_length, self.run.gur.encode_max_seq_length)
+
+    def start_from_corpus(self, model, passages, tokenizer) -> str:
+        return start_gur(
+            model,
+            _BothSides(passages),
+            special_ids=tokenizer.all_special_ids,
+            seed=self.run.args.seed,
+            show_progress=self.run.args.process_index == 0,
+        )
+
+    def collator(self, model, tokenizer):
+        return PairCollator(tokenizer, seed=self.run.args.seed, **self.run.gur.masking())
+
+    def trainer_arguments(self) -> dict[str, Any]:
+        return {"contrastive_mini_batch_size": self.run.gur.contrastive_mini_batch_size}
+
+    def export(self, model, tokenizer, folder: Path, *, max_seq_length: int):
+        model.export_backbone(folder / "backbone")
+        tokenizer.save_pretrained(folder / "backbone")
+
+    def write_card(self, model, folder: str, results: dict):
+        write_gur_card(folder, model, self.run, results)
+
+    def how_to_load(self, folder: str) -> str:
+        return (
+            f"\nThe model is in {folder}; a plain T5 of its weights in {folder}/backbone. To use it:\n\n"
+            "  from sentence_transformers import SentenceTransformer\n"
+            f'  model = SentenceTransformer("{folder}", trust_remote_code=True)\n'
+            '  vectors = model.encode(["a query", "a document"])\n'
+        )
+
+
+OBJECTIVES = {
+    "retromae": RetroMAEObjective,
+    "dupmae": RetroMAEObjective,
+    "mlm": RetroMAEObjective,
+    "gur": GURObjective,
+}
+
+
+class _BothSides:
+    """The token ids of both texts of all pairs, each text once, to be gone through more than once."""
+
+    def __init__(self, pairs):
+        sides = pairs.with_format("numpy")
+        self.rows = list(
+            {
+                row.tobytes(): row
+                for name in ("input_ids", "input_ids_pair")
+                for row in sides.select_columns(name)[:][name]
+            }.values()
+        )
+
+    def __iter__(self):
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def _changed(arguments, names: list[str]) -> str:
+    """The flags of a group of arguments that have another value than by default."""
+    defaults = {entry.name: entry.default for entry in fields(arguments)}
+    return ", ".join(f"--{name}" for name in names if getattr(arguments, name) != defaults[name])
+
+
+def _first_rows(dataset, most: int | None):
+    return dataset if most is None else dataset.select(range(min(most, len(dataset))))
+
+
+# --- Models -------------------------------------------------------------------------------------------------------
+
+
+def make_model(run: Run, tokenizer, model_class, changes: dict, from_scratch: Callable):
+    """The model of a run, from a backbone or new, with room for all tokens of the tokenizer."""
+    arguments = run.model
+    try:
+        if arguments.model_name_or_path is not None:
+            result = model_class.from_backbone(
+                arguments.model_name_or_path,
+                revision=arguments.model_revision,
+                token=arguments.token,
+                cache_dir=arguments.cache_dir,
+                **changes,
+            )
+            run.say(f"{arguments.model_name_or_path}: {result.loading_report}")
+        else:
+            result = from_scratch()
+            kind = getattr(result.config, "encoder_config", result.config).model_type
+            run.say(f"{kind} from scratch: {result.num_parameters():,} parameters")
+    except (OSError, ValueError, KeyError, TypeError, ImportError, StrictDataclassError) as error:
+        option = "model_name_or_path" if arguments.model_name_or_path else "config_name"
+        raise InputError(f"--{option} {getattr(arguments, option)} cannot be used: {first_line(error)}") from error
+    if len(tokenizer) > result.config.vocab_size:
+        run.say(f"vocabulary: {result.config.vocab_size} -> {len(tokenizer)} tokens")
+        result.resize_token_embeddings(len(tokenizer))
+    return result
+
+
+def base_config(arguments: ModelArguments, types):
+    """The configuration that `--config_name` names: a type, a folder or a name on the Hub."""
+    name = arguments.config_name
+    if name in CONFIG_MAPPING:
+        return AutoConfig.for_model(name)
+    if name in types or "/" in name or Path(name).exists():
+        return AutoConfig.from_pretrained(name, revision=arguments.model_revision, token=arguments.token)
+    raise ValueError(f"--config_name {name} is no folder and no type; types: {', '.join(types)}.")
+
+
+def changed_config(base, arguments: ModelArguments, tokenizer):
+    """A new configuration: that of `base` with the tokenizer's ids and `--config_overrides`."""
+    changes = {"vocab_size": len(tokenizer)}
+    for name in ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"):
+        if getattr(base, name, None) is not None:
+            changes[name] = getattr(tokenizer, name, None)
+    for pair in filter(None, (arguments.config_overrides or "").replace(" ", "").split(",")):
+        name, equals, value = pair.partition("=")
+        if not equals or not hasattr(base, name):
+            raise ValueError(f"--config_overrides takes name=value,name=value of {type(base).__name__}, not {pair!r}.")
+        changes[name] = value if isinstance(getattr(base, name), str) else yaml.safe_load(value)
+    # Made anew, not updated: fields that follow from others (the kinds of ModernBERT's layers) follow the changes.
+    fields = {} if arguments.config_name in CONFIG_MAPPING else base.to_dict()
+    if "num_hidden_layers" in changes:
+        fields.pop("layer_types", None)
+    config = type(base)(**{**fields, **changes})
+    if hasattr(config, "validate"):
+        config.validate()
+    return config
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message; of strict dataclasses all of it, the reason being on the last."""
+    if isinstance(error, StrictDataclassError):
+        return " ".join(str(error).split())
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,151 @@
+"""Pairs to train on: read from files or a dataset that has them, or mined from the documents that these hold."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from retrieval_pretraining.corpus import file_cache_key
+from retrieval_pretraining.errors import InputError
+from retrieval_pretraining.hub_text import open_hub_dataset
+from retrieval_pretraining.mined_pairs import load_mined_pairs
+from retrieval_pretraining.mining_settings import MiningSettings
+from retrieval_pretraining.readers import INVISIBLE, READERS, CorpusCounts, SourceFile
+from retrieval_pretraining.source_files import resolve_files
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+logger = logging.getLogger(__name__)
+
+PAIR_COLUMN = "text_pair"
+_READING = ("encoding", "encoding_errors", "on_bad_line", "document_separator")
+
+
+def load_pairs(
+    source: dict[str, Any],
+    settings: MiningSettings,
+    *,
+    seed: int = 42,
+    num_workers: int = 1,
+    say: Callable[[str], None] = print,
+) -> Dataset:
+    """A dataset with the columns text, text_pair and, where it is known, document_id.
+
+    `source` are the arguments of `corpus.iterate_documents`. Where it has a column `text_pair` its rows are the pairs;
+    else they are documents, which are mined with `settings`, once for the same text, settings and seed.
+
+    Raises:
+        InputError: the text cannot be read, or has no pairs.
+    """
+    name, most = source.get("dataset_name"), source.get("max_samples")
+    if most is not None and most < 1:
+        raise InputError(f"--max_train_samples or --max_eval_samples is {most}; give 1 or more, or leave it out")
+    if name is not None:
+        hub = {"streaming": False, "cache_dir": source.get("cache_dir")}
+        dataset = open_hub_dataset(name, source.get("dataset_config_name"), source.get("split", "train"), **hub)
+        if PAIR_COLUMN in dataset.column_names:
+            return _pairs_of_dataset(dataset, name, source, say)
+    else:
+        files = resolve_files(source["train_file"])
+        options = {option: source[option] for option in _READING if option in source}
+        if _has_pairs(files[0], options):
+            return _pairs_of_files(files, source, options, say)
+    mined = load_mined_pairs(
+        source, settings, seed=seed, num_workers=num_workers, cache_dir=source.get("cache_dir"), say=say
+    )
+    if not mined.counts["pairs"]:
+        why = f"--strategy {settings.strategy} found none in {mined.counts['documents']:,} documents"
+        if settings.strategy == "lcs":
+            why = "no two sentences of a document share a span that is heavy enough"
+        raise InputError(f"No pair was mined: {why}. For txt files --document_separator says what a document is.")
+    return mined.dataset()
+
+
+def _has_pairs(file: Path, options: dict[str, Any]) -> bool:
+    """Whether one of the first rows of the file has a pair."""
+    found = SourceFile(file, CorpusCounts(), optional=frozenset([PAIR_COLUMN]), **options)
+    if found.kind == ".txt":
+        return False
+    return any(values[0] is not None for _, values in itertools.islice(READERS[found.kind](found, [PAIR_COLUMN]), 100))
+
+
+def _pairs_of_dataset(dataset: Dataset, name: str, source: dict[str, Any], say: Callable[[str], None]) -> Dataset:
+    text, document = source.get("text_column_name", "text"), source.get("id_column_name") or "document_id"
+    if text not in dataset.column_names:
+        raise InputError(f"dataset {name}: no column '{text}'; columns present: {', '.join(dataset.column_names)}")
+    wanted = [text, PAIR_COLUMN, *([document] if document in dataset.column_names else [])]
+    dataset = dataset.select(range(min(len(dataset), source.get("max_samples") or len(dataset))))
+    dataset = dataset.select_columns(wanted)
+    for column in wanted[:2]:
+        nulls = sum(batch.column(column).null_count for batch in dataset.with_format("arrow").iter(batch_size=10_000))
+        if dataset.features[column].dtype not in ("string", "large_string") or nulls:
+            raise InputError(
+                f"dataset {name}: column '{column}' holds no text in some rows; every row needs two texts"
+            )
+    dataset = dataset.rename_columns(
+        {old: new for old, new in ((text, "text"), (document, "document_id")) if old in wanted and old != new}
+    )
+    say(f"pairs: {len(dataset):,} of dataset {name}")
+    return dataset
+
+
+def _pairs_of_files(files: list[Path], source: dict[str, Any], options: dict, say: Callable[[str], None]) -> Dataset:
+    import datasets
+
+    text, document = source.get("text_column_name", "text"), source.get("id_column_name") or "document_id"
+    columns, most = [text, PAIR_COLUMN, document], source.get("max_samples")
+    features = datasets.Features({name: datasets.Value("string") for name in ("text", PAIR_COLUMN, "document_id")})
+    key = file_cache_key([file.resolve() for file in files], {**options, "columns": columns, "max_samples": most})
+    rows = _read_pairs(files, columns, options)
+    try:
+        dataset = datasets.Dataset.from_generator(
+            lambda: itertools.islice(rows, most), features=features, cache_dir=source.get("cache_dir"), fingerprint=key
+        )
+    except datasets.exceptions.DatasetGenerationError as error:
+        if isinstance(error.__cause__, InputError):
+            raise error.__cause__ from None
+        raise
+    say(f"pairs: {len(dataset):,} of {len(files)} file{'s' if len(files) > 1 else ''}")
+    return dataset
+
+
+def _read_pairs(files: Sequence[Path], columns: list[str], options: dict) -> Iterator[dict[str, str | None]]:
+    counts, found, empty = CorpusCounts(), False, 0
+    for path in files:
+        file = SourceFile(path, counts, optional=frozenset([columns[2]]), **options)
+        for place, (text, pair, document) in READERS[file.kind](file, columns):
+            wrong = [name for name, value in zip(columns, (text, pair), strict=False) if not isinstance(value, str)]
+            if wrong:
+                reason = f"column '{wrong[0]}' holds no text"
+                file.bad_row(
+                    reason, f"{reason}; every row needs two texts (--text_column_name, text_pair)", place=place
+                )
+            elif text.strip(INVISIBLE) and pair.strip(INVISIBLE):
+                found = True
+                yield {"text": text, PAIR_COLUMN: pair, "document_id": None if document is None else str(document)}
+            else:
+                empty += 1
+    if not found:
+        raise InputError(f"{files[0]}: 0 usable pairs; every row needs two texts")
+    if empty or counts.bad:
+        logger.warning("dropped %s pairs in which a text is empty, %s bad rows", f"{empty:,}", f"{counts.bad:,}")
+
+
+def hold_out_documents(pairs: Dataset, percentage: float, *, seed: int) -> tuple[Dataset, Dataset]:
+    """(training, validation): all pairs of a document go to the same side, for its sentences come more than once."""
+    import numpy as np
+
+    names = pairs["document_id"] if "document_id" in pairs.column_names else [None] * len(pairs)
+    # A pair whose document is not known is a document of its own.
+    keys = np.array([name if name is not None else f"\0{row}" for row, name in enumerate(names)])
+    documents, document_of = np.unique(keys, return_inverse=True)
+    if len(documents) < 2:
+        raise InputError("--validation_split_percentage needs pairs of at least 2 documents; these are of 1.")
+    count = min(max(1, round(len(documents) * percentage / 100)), len(documents) - 1)
+    held = np.zeros(len(documents), dtype=bool)
+    held[np.random.default_rng(seed).permutation(len(documents))[:count]] = True
+    return pairs.select(np.flatnonzero(~held[document_of])), pairs.select(np.flatnonzero(held[document_of]))
