@@ -13,7 +13,7 @@ STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install style quality test test-slow demo clean
+.PHONY: help install style quality test test-slow demo demo-gur clean
 
 define CHECK_PYTHON
 import importlib.util, sys
@@ -57,6 +57,9 @@ test-slow: $(STAMP)  ## Run the slow tests too
 
 demo: $(STAMP)  ## RetroMAE against plain MLM on SciFact, in minutes on a CPU
 	$(BIN)/python examples/demo.py
+
+demo-gur: $(STAMP)  ## GUR from nothing but text: search beside BM25, topics, filling in; in minutes on a CPU
+	$(BIN)/python examples/demo_gur.py
 
 clean:  ## Remove build output and caches; the environment stays
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache

@@ -14,9 +14,10 @@ from transformers import AutoModel, AutoTokenizer
 from transformers.utils import logging
 
 from retrieval_pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments, parse_arguments
+from retrieval_pretraining.objectives import RetroMAEObjective
 from retrieval_pretraining.retrieval_data import load_retrieval_data
 from retrieval_pretraining.retrieval_evaluation import bm25_run, evaluate_retrieval, format_table, retrieval_metrics
-from run_pretrain import how_to_load, run
+from run_pretrain import run
 
 ROOT = Path(__file__).parents[1]
 STARTER = "examples/starter-en"
@@ -64,7 +65,7 @@ def main():
         "\nRetroMAE makes [CLS] a usable sentence vector, no more than that: a start for fine-tuning on pairs."
         "\nUntil then, BM25 is ahead."
     )
-    print(how_to_load(retromae["output_dir"]))
+    print(RetroMAEObjective.how_to_load(retromae["output_dir"]))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, fields
 
 from .arguments import _check_choice, _help
 from .errors import InputError
+from .mining_settings import STRATEGIES
 from .span_masking import SPAN_LENGTHS
 
 POOLINGS = ("eos", "mean", "first", "weighted_mean")
@@ -37,6 +38,10 @@ class GURArguments:
     )
     lm_loss_weight: float | None = field(
         default=None, metadata=_help("Weight of the language model's loss; 0: the ablation without. [default: 1.0]")
+    )
+    pair_strategies: list[str] | None = field(
+        default=None,
+        metadata=_help("Mine with each of these, such as lcs title, and train on all pairs. [default: --strategy]"),
     )
     mask_rate: float | None = field(
         default=None, metadata=_help("Share of the tokens that is masked. [default: 0.15]")
@@ -85,6 +90,8 @@ class GURArguments:
                 raise InputError(f"{', '.join(useless)}: only --objective gur has this; leave it out.")
             return
         _check_choice("pooling", self.pooling, (None, *POOLINGS))
+        for strategy in self.pair_strategies or []:
+            _check_choice("pair_strategies", strategy, STRATEGIES)
         _check_choice("span_lengths", self.span_lengths, (None, *SPAN_LENGTHS))
         _check_choice("projection_init", self.projection_init, (None, "random", "identity"))
         if self.projection_init == "identity" and not from_scratch:

@@ -30,7 +30,7 @@ from retrieval_pretraining.gur_start import identity_projection, start_gur
 from retrieval_pretraining.gur_trainer import GURTrainer, refuse_fp16
 from retrieval_pretraining.mining_settings import MiningSettings
 from retrieval_pretraining.model_card import write_gur_card, write_model_card
-from retrieval_pretraining.pair_corpus import hold_out_documents, load_pairs
+from retrieval_pretraining.pair_corpus import hold_out_documents, load_mined_documents, load_pairs
 from retrieval_pretraining.passages import check_pair_tokenizer, check_tokenizer, chinese_segmenter, tokenize_documents
 from retrieval_pretraining.tokenized_pairs import tokenize_pairs
 from retrieval_pretraining.trainer import PretrainingTrainer, default_collator
@@ -175,7 +175,8 @@ class RetroMAEObjective:
     def write_card(self, model, folder: str, results: dict):
         write_model_card(folder, model, self.run.model, self.run.data, self.run.args, results)
 
-    def how_to_load(self, folder: str) -> str:
+    @staticmethod
+    def how_to_load(folder: str) -> str:
         return (
             f"\nThe model is in {folder}; its plain encoder, which loads anywhere, in {folder}/encoder. To use it:\n\n"
             "  from sentence_transformers import SentenceTransformer\n"
@@ -215,7 +216,12 @@ class GURObjective:
     def load_text(self):
         """(training, validation or None): datasets with the columns text and text_pair."""
         run, data = self.run, self.run.data
-        common = {"seed": run.args.seed, "num_workers": data.preprocessing_num_workers or 1, "say": run.say}
+        common = {
+            "strategies": run.gur.pair_strategies,
+            "seed": run.args.seed,
+            "num_workers": data.preprocessing_num_workers or 1,
+            "say": run.say,
+        }
         train = load_pairs(run.source(), run.mining, **common)
         validation = None
         if data.validation_file is not None:
@@ -265,9 +271,16 @@ class GURObjective:
         return max(max_seq_length, self.run.gur.encode_max_seq_length)
 
     def start_from_corpus(self, model, passages, tokenizer) -> str:
+        # The pairs' texts are cut short, and what stood together in a document no longer does in them.
+        documents = load_mined_documents(self.run.source())
+        sequences = _BothSides(passages)
+        if documents is not None:
+            length = self.encoded_length(0)
+            sequences = tokenize_documents(documents, tokenizer, max_seq_length=length, desc="tokenising documents")
+            sequences = sequences.with_format("numpy")["input_ids"]
         return start_gur(
             model,
-            _BothSides(passages),
+            sequences,
             special_ids=tokenizer.all_special_ids,
             seed=self.run.args.seed,
             show_progress=self.run.args.process_index == 0,
@@ -286,7 +299,8 @@ class GURObjective:
     def write_card(self, model, folder: str, results: dict):
         write_gur_card(folder, model, self.run, results)
 
-    def how_to_load(self, folder: str) -> str:
+    @staticmethod
+    def how_to_load(folder: str) -> str:
         return (
             f"\nThe model is in {folder}; a plain T5 of its weights in {folder}/backbone. To use it:\n\n"
             "  from sentence_transformers import SentenceTransformer\n"

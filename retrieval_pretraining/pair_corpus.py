@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retrieval_pretraining.corpus import file_cache_key
+from retrieval_pretraining.corpus import corpus_fingerprint, file_cache_key, iterate_documents
+from retrieval_pretraining.documents import text_features
 from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.hub_text import open_hub_dataset
 from retrieval_pretraining.mined_pairs import load_mined_pairs
@@ -29,6 +33,7 @@ def load_pairs(
     source: dict[str, Any],
     settings: MiningSettings,
     *,
+    strategies: Sequence[str] | None = None,
     seed: int = 42,
     num_workers: int = 1,
     say: Callable[[str], None] = print,
@@ -36,11 +41,14 @@ def load_pairs(
     """A dataset with the columns text, text_pair and, where it is known, document_id.
 
     `source` are the arguments of `corpus.iterate_documents`. Where it has a column `text_pair` its rows are the pairs;
-    else they are documents, which are mined with `settings`, once for the same text, settings and seed.
+    else they are documents, which are mined with `settings`, once for the same text, settings and seed. `strategies`
+    mines with each of these in place of the one of the settings; the pairs follow each other.
 
     Raises:
         InputError: the text cannot be read, or has no pairs.
     """
+    import datasets
+
     name, most = source.get("dataset_name"), source.get("max_samples")
     if most is not None and most < 1:
         raise InputError(f"--max_train_samples or --max_eval_samples is {most}; give 1 or more, or leave it out")
@@ -54,15 +62,53 @@ def load_pairs(
         options = {option: source[option] for option in _READING if option in source}
         if _has_pairs(files[0], options):
             return _pairs_of_files(files, source, options, say)
-    mined = load_mined_pairs(
-        source, settings, seed=seed, num_workers=num_workers, cache_dir=source.get("cache_dir"), say=say
+    options = {"seed": seed, "num_workers": num_workers, "cache_dir": source.get("cache_dir"), "say": say}
+    return datasets.concatenate_datasets(
+        [_mine(source, _with_strategy(settings, name), options) for name in strategies or [settings.strategy]]
     )
+
+
+def _with_strategy(settings: MiningSettings, strategy: str) -> MiningSettings:
+    """The settings with this strategy, without those that have no effect on it."""
+    changed = replace(settings, strategy=strategy)
+    if not changed.compares_spans:
+        changed = replace(changed, max_document_frequency=1.0)
+    return changed
+
+
+def _mine(source: dict[str, Any], settings: MiningSettings, options: dict[str, Any]) -> Dataset:
+    mined = load_mined_pairs(source, settings, **options)
     if not mined.counts["pairs"]:
         why = f"--strategy {settings.strategy} found none in {mined.counts['documents']:,} documents"
         if settings.strategy == "lcs":
             why = "no two sentences of a document share a span that is heavy enough"
         raise InputError(f"No pair was mined: {why}. For txt files --document_separator says what a document is.")
     return mined.dataset()
+
+
+def load_mined_documents(source: dict[str, Any]) -> Dataset | None:
+    """The documents that `load_pairs` mines, title and text, with the one column text; None where pairs are given."""
+    import datasets
+
+    if source.get("dataset_name") is None:
+        options = {option: source[option] for option in _READING if option in source}
+        if _has_pairs(resolve_files(source["train_file"])[0], options):
+            return None
+    else:
+        hub = {"streaming": False, "cache_dir": source.get("cache_dir")}
+        split = source.get("split", "train")
+        dataset = open_hub_dataset(source["dataset_name"], source.get("dataset_config_name"), split, **hub)
+        if PAIR_COLUMN in dataset.column_names:
+            return None
+    key = hashlib.sha256(json.dumps(["documents", corpus_fingerprint(**source)], sort_keys=True).encode()).hexdigest()
+    return datasets.Dataset.from_generator(
+        lambda: (
+            {"text": f"{document.title or ''} {document.text}".strip()} for document in iterate_documents(**source)
+        ),
+        features=text_features(),
+        cache_dir=source.get("cache_dir"),
+        fingerprint=key[:32],
+    )
 
 
 def _has_pairs(file: Path, options: dict[str, Any]) -> bool:

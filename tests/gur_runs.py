@@ -41,7 +41,9 @@ def make_inputs(folder: Path) -> Path:
     """Documents, pairs, a retrieval set, a backbone and a tokenizer without sentinels; the runs' cache is there."""
     write_lines(folder / "docs.jsonl", documents())
     write_lines(folder / "pairs.jsonl", PAIRS)
-    write_lines(folder / "toy_beir/corpus.jsonl", documents(20))
+    # What tells the documents apart comes after more tokens than the runs train on.
+    searched = [{**row, "title": "", "text": f"{'a good ' * 8}{row['text']}"} for row in documents(20)]
+    write_lines(folder / "toy_beir/corpus.jsonl", searched)
     queries = [{"_id": f"q{i}", "text": f"number {i} in the {WORDS[4 * (i + 1) % 12]}"} for i in range(6)]
     write_lines(folder / "toy_beir/queries.jsonl", queries)
     (folder / "toy_beir/qrels").mkdir()

@@ -15,7 +15,7 @@ from documents_for_tests import chinese_documents, write_rows
 from retrieval_pretraining import mined_pairs
 from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.mining_settings import MiningSettings
-from retrieval_pretraining.pair_corpus import hold_out_documents, load_pairs
+from retrieval_pretraining.pair_corpus import hold_out_documents, load_mined_documents, load_pairs
 
 PAIRS = [
     {"text": f"A sentence, number {i}", "text_pair": f'其 "{i}"\nover lines', "document_id": f"d{i // 3}"}
@@ -208,3 +208,27 @@ def test_neither_side_is_empty():
         assert sorted(sizes) == [1, 2] and sizes[1] == (1 if percentage < 1 else 2)
     with pytest.raises(InputError, match="at least 2 documents; these are of 1"):
         hold_out_documents(dataset(["a", "a"]), 50.0, seed=0)
+
+
+def test_several_strategies_give_the_pairs_of_each_in_turn(tmp_path):
+    documents = write_rows(tmp_path / "docs.jsonl", chinese_documents(30))
+    settings = MiningSettings(title_needs_span=False)
+    each = [
+        read(tmp_path, documents, MiningSettings(strategy=name, title_needs_span=False)) for name in ("lcs", "random")
+    ]
+    assert read(tmp_path, documents, settings, strategies=["lcs", "random"]) == each[0] + each[1]
+
+
+def test_a_strategy_that_compares_no_spans_takes_no_notice_of_frequent_ones(tmp_path):
+    documents = write_rows(tmp_path / "docs.jsonl", chinese_documents(30))
+    rare = MiningSettings(max_document_frequency=0.5)
+    found = read(tmp_path, documents, rare, strategies=["random"])
+    assert found == read(tmp_path, documents, MiningSettings(strategy="random"))
+
+
+def test_the_documents_behind_mined_pairs_are_whole_and_those_behind_given_pairs_unknown(tmp_path):
+    rows = [{"title": "A title", "text": "One. Two."}, {"text": "Three."}]
+    source = {"train_file": [str(write_rows(tmp_path / "docs.jsonl", rows))], "cache_dir": str(tmp_path / "cache")}
+    assert load_mined_documents(source)["text"][:] == ["A title One. Two.", "Three."]
+    given = {"train_file": [str(write(tmp_path, "p.jsonl", PAIRS))]}
+    assert load_mined_documents(given) is None
