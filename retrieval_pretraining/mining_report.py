@@ -57,7 +57,7 @@ def format_counts(counts: dict[str, Any]) -> str:
             [
                 (dropped["documents_blank"], "blank ones dropped"),
                 (dropped["documents_null"], "without text dropped"),
-                (dropped["documents_bad_line"], f"bad lines skipped: {'; '.join(counts['bad_places'])}"),
+                (dropped["documents_bad_line"], f"unreadable, skipped: {'; '.join(counts['bad_places'])}"),
                 (counts["undecodable"], "undecodable places replaced or ignored"),
             ],
         ),

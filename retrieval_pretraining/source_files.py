@@ -58,9 +58,9 @@ def _files_below(folder: Path) -> list[Path]:
 
     files = [path for path in folder.rglob("*") if path.is_file() and is_supported(path) and not is_hidden(path)]
     for inner in {path.parent for path in files}:
-        corpus = _corpus_of_retrieval_set(inner)
-        if corpus is not None:
-            files = [path for path in files if path == corpus or inner not in path.parents]
+        data = _corpus_of_retrieval_set(inner) or _pairs_of_mining_run(inner)
+        if data is not None:
+            files = [path for path in files if path == data or inner not in path.parents]
     return files
 
 
@@ -71,6 +71,13 @@ def _corpus_of_retrieval_set(folder: Path) -> Path | None:
         for name in ("corpus", "queries")
     )
     return corpus if queries is not None or (folder / "qrels").is_dir() else None
+
+
+def _pairs_of_mining_run(folder: Path) -> Path | None:
+    """The pairs in a folder that `mine_pairs.py` wrote, which also holds its counts; None for any other folder."""
+    if not (folder / "_mining.json").is_file():
+        return None
+    return next((path for ending in ("parquet", "jsonl") if (path := folder / f"pairs.{ending}").is_file()), None)
 
 
 def file_labels(files: Sequence[str | os.PathLike]) -> list[str]:

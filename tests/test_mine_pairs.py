@@ -101,7 +101,7 @@ def test_a_malformed_row_is_data_and_is_counted(capsys):
         "docs.jsonl, line 4: column 'text' holds an object where text is needed",
     ]
     assert not Path("pwn").exists()
-    assert "2 bad lines skipped: docs.jsonl, line 2: not valid JSON" in capsys.readouterr().out
+    assert "2 unreadable, skipped: docs.jsonl, line 2: not valid JSON" in capsys.readouterr().out
     assert door(train_file="docs.jsonl", output_dir="three", on_bad_line="error") == 2
     assert error_of(capsys).startswith("error: docs.jsonl, line 2: is not valid JSON")
 

@@ -72,3 +72,12 @@ def test_pretraining_reads_the_corpus_of_a_retrieval_set_only(tmp_path, streamin
     retrieval_set(tmp_path / "inner/set")
     dataset, _ = load_documents(train_file=[str(tmp_path)], streaming=streaming, cache_dir=tmp_path / "cache")
     assert [row["text"] for row in dataset] == ["a document"]
+
+
+def test_the_folder_of_a_mining_run_stands_for_its_pairs(tmp_path):
+    for name in ("_mining.json", "counts.json", "pairs.jsonl"):
+        (tmp_path / "outputs").mkdir(exist_ok=True)
+        (tmp_path / "outputs" / name).write_text("{}\n")
+    (tmp_path / "more.jsonl").write_text("{}\n")
+    assert resolve_files(tmp_path / "outputs") == [tmp_path / "outputs/pairs.jsonl"]
+    assert resolve_files(tmp_path) == [tmp_path / "more.jsonl", tmp_path / "outputs/pairs.jsonl"]
