@@ -20,7 +20,8 @@ ROWS = chinese_documents(60)
 ROOT = Path(__file__).parents[1]
 # The door, at a part every fifth of a second.
 SLOW_MINER = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests run in the background it is ignored
 from retrieval_pretraining import mined_pairs
 import mine_pairs
 mined_pairs.PART_CHARACTERS = 300
