@@ -461,14 +461,18 @@ def test_ctrl_c_saves_and_the_printed_command_goes_on_to_the_same_end(tmp_path, 
         "True",
     ]
     whole, broken = tmp_path / "whole", tmp_path / "broken off"
-    subprocess.run([*command, "--output_dir", str(whole)], check=True, capture_output=True, timeout=200)
+    # With several threads MKL may sum in another order when the machine is busy.
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+    subprocess.run(
+        [*command, "--output_dir", str(whole)], check=True, capture_output=True, timeout=200, env=environment
+    )
 
     process = subprocess.Popen(
         [*command, "--output_dir", str(broken)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env=environment,
     )
     lines = []
     for line in process.stdout:
@@ -484,7 +488,7 @@ def test_ctrl_c_saves_and_the_printed_command_goes_on_to_the_same_end(tmp_path, 
     import shlex
 
     resumed = [sys.executable, *shlex.split(printed)[1:]]
-    subprocess.run(resumed, check=True, capture_output=True, timeout=200)
+    subprocess.run(resumed, check=True, capture_output=True, timeout=200, env=environment)
     first, second = (load_file(folder / "model.safetensors") for folder in (whole, broken))
     assert all(torch.equal(first[name], second[name]) for name in first)
 
