@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from reference import pair_mining_oracle as oracle
 from reference.pairwise_miners import Automaton, Sentence, Table, all_pairs
 
@@ -70,6 +71,7 @@ def test_pairwise_miners_agree_with_the_oracle():
         assert set(all_pairs([sentences], kind, oracle)) == expected
 
 
+@pytest.mark.slow
 def test_contrastive_batch_quick():
     run = run_benchmark("contrastive_batch.py", "--quick", "--threads", 1)
     lines = run.stdout.splitlines()
