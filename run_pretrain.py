@@ -11,8 +11,13 @@ On a CPU, in a minute, from nothing but text:
         --config_overrides hidden_size=128,num_hidden_layers=2,num_attention_heads=4,intermediate_size=512 \
         --tokenizer_vocab_size 8000 --init_weights corpus --max_seq_length 128 --learning_rate 1e-3 --max_steps 300
 
-The output folder loads with AutoModel (trust_remote_code) and SentenceTransformer; `encoder/` in it is a plain model
-of the backbone's own class, for everything else. `--help` lists what can be set.
+GUR, from a T5 and documents, from which pairs are mined first (a file with `text_pair` is taken as it is):
+
+    python run_pretrain.py --objective gur --model_name_or_path google/t5-v1_1-small --train_file docs.jsonl \
+        --pooling mean --max_seq_length 64 --output_dir outputs/gur
+
+The output folder loads with AutoModel (trust_remote_code) and SentenceTransformer; `encoder/` in it (`backbone/` for
+GUR) is a plain model of the backbone's own class, for everything else. `--help` lists what can be set.
 """
 
 import functools

@@ -49,23 +49,32 @@ def load_pairs(
     """
     import datasets
 
-    name, most = source.get("dataset_name"), source.get("max_samples")
+    most = source.get("max_samples")
     if most is not None and most < 1:
         raise InputError(f"--max_train_samples or --max_eval_samples is {most}; give 1 or more, or leave it out")
-    if name is not None:
-        hub = {"streaming": False, "cache_dir": source.get("cache_dir")}
-        dataset = open_hub_dataset(name, source.get("dataset_config_name"), source.get("split", "train"), **hub)
-        if PAIR_COLUMN in dataset.column_names:
-            return _pairs_of_dataset(dataset, name, source, say)
-    else:
-        files = resolve_files(source["train_file"])
-        options = {option: source[option] for option in _READING if option in source}
-        if _has_pairs(files[0], options):
-            return _pairs_of_files(files, source, options, say)
+    given = _given_pairs(source)
+    if given is not None:
+        return given(say)
     options = {"seed": seed, "num_workers": num_workers, "cache_dir": source.get("cache_dir"), "say": say}
     return datasets.concatenate_datasets(
         [_mine(source, _with_strategy(settings, name), options) for name in strategies or [settings.strategy]]
     )
+
+
+def _given_pairs(source: dict[str, Any]) -> Callable[[Callable[[str], None]], Dataset] | None:
+    """What loads the pairs that the source has, or None: then it holds documents."""
+    name = source.get("dataset_name")
+    if name is not None:
+        hub = {"streaming": False, "cache_dir": source.get("cache_dir")}
+        dataset = open_hub_dataset(name, source.get("dataset_config_name"), source.get("split", "train"), **hub)
+        if PAIR_COLUMN not in dataset.column_names:
+            return None
+        return lambda say: _pairs_of_dataset(dataset, name, source, say)
+    files = resolve_files(source["train_file"])
+    options = {option: source[option] for option in _READING if option in source}
+    if not _has_pairs(files[0], options):
+        return None
+    return lambda say: _pairs_of_files(files, source, options, say)
 
 
 def _with_strategy(settings: MiningSettings, strategy: str) -> MiningSettings:
@@ -90,16 +99,8 @@ def load_mined_documents(source: dict[str, Any]) -> Dataset | None:
     """The documents that `load_pairs` mines, title and text, with the one column text; None where pairs are given."""
     import datasets
 
-    if source.get("dataset_name") is None:
-        options = {option: source[option] for option in _READING if option in source}
-        if _has_pairs(resolve_files(source["train_file"])[0], options):
-            return None
-    else:
-        hub = {"streaming": False, "cache_dir": source.get("cache_dir")}
-        split = source.get("split", "train")
-        dataset = open_hub_dataset(source["dataset_name"], source.get("dataset_config_name"), split, **hub)
-        if PAIR_COLUMN in dataset.column_names:
-            return None
+    if _given_pairs(source) is not None:
+        return None
     key = hashlib.sha256(json.dumps(["documents", corpus_fingerprint(**source)], sort_keys=True).encode()).hexdigest()
     return datasets.Dataset.from_generator(
         lambda: (
@@ -122,7 +123,10 @@ def _has_pairs(file: Path, options: dict[str, Any]) -> bool:
 def _pairs_of_dataset(dataset: Dataset, name: str, source: dict[str, Any], say: Callable[[str], None]) -> Dataset:
     text, document = source.get("text_column_name", "text"), source.get("id_column_name") or "document_id"
     if text not in dataset.column_names:
-        raise InputError(f"dataset {name}: no column '{text}'; columns present: {', '.join(dataset.column_names)}")
+        present = ", ".join(dataset.column_names)
+        raise InputError(
+            f"dataset {name}: no column '{text}'; columns present: {present}; name one of them with --text_column_name"
+        )
     wanted = [text, PAIR_COLUMN, *([document] if document in dataset.column_names else [])]
     dataset = dataset.select(range(min(len(dataset), source.get("max_samples") or len(dataset))))
     dataset = dataset.select_columns(wanted)

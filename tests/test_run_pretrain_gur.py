@@ -19,6 +19,7 @@ from gur_runs import (
     PAIRS,
     TINY,
     assert_equal_weights,
+    documents,
     gur,
     make_inputs,
     results_of,
@@ -173,6 +174,21 @@ def test_retrieval_reads_more_of_a_text_than_training_does(shared, finished):
     results = results_of(output)
     assert {name: results[f"retrieval_after_{name}"] for name in scores[0]} == pytest.approx(scores[0])
     assert scores[0] != scores[1]  # documents that end within 16 tokens would show nothing
+
+
+def test_the_start_counts_the_whole_documents_not_the_cut_texts_of_the_pairs(finished):
+    output, printed = finished
+    tokenizer = AutoTokenizer.from_pretrained(output)
+    whole = [f"{row['title']} {row['text']}" for row in documents()]
+    tokens = sum(len(ids) for ids in tokenizer(whole, add_special_tokens=False, truncation=False)["input_ids"])
+    counted = int(re.search(r"Start from ([\d,]+) tokens", printed)[1].replace(",", ""))
+    assert counted == pytest.approx(tokens, rel=0.02)
+
+
+def test_pairs_are_mined_with_the_strategies_that_are_asked_for(shared, tmp_path, capsys):
+    assert gur(shared, tmp_path / "out", train_file=shared / "docs.jsonl", pair_strategies="random") == 0
+    folder = Path(re.search(r"pairs: [\d,]+ mined \((.*)\)", capsys.readouterr().out)[1])
+    assert json.loads((folder / "counts.json").read_text())["settings"]["strategy"] == "random"
 
 
 def test_a_second_run_mines_nothing_and_gives_the_same_model(shared, tmp_path, monkeypatch, capsys):
