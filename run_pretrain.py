@@ -136,7 +136,7 @@ def choose_length(data: DataArguments, longest: int) -> int:
         return min(longest, 512)
     if data.max_seq_length > longest:
         raise InputError(
-            f"--max_seq_length {data.max_seq_length} is more than this encoder takes; use at most {longest}."
+            f"--max_seq_length {data.max_seq_length} is more than this model takes; use at most {longest}."
         )
     if data.max_seq_length < 8:
         raise InputError(f"--max_seq_length {data.max_seq_length} leaves no room for text; use at least 8.")

@@ -225,7 +225,9 @@ class PairCollator(_Collator):
         }
         if "document_key" in features[0]:
             keys = (row["document_key"] for row in features)
-            batch["document_keys"] = np.array([-1 if key is None else key for key in keys], dtype=np.int64)
+            # None is a NaN where numpy formats the column.
+            keys = [-1 if key is None or key != key else key for key in keys]
+            batch["document_keys"] = np.array(keys, dtype=np.int64)
         return {name: torch.from_numpy(array) for name, array in batch.items()}
 
 

@@ -69,6 +69,7 @@ def load_mined_pairs(
     num_workers: int = 1,
     cache_dir: str | os.PathLike | None = None,
     say: Callable[[str], None] = print,
+    show_progress: bool = True,
 ) -> MinedPairs:
     """The pairs of a corpus, from the cache if they were mined before. For doors that train on raw documents.
 
@@ -80,7 +81,7 @@ def load_mined_pairs(
     state = mining_state(corpus_fingerprint(**source), settings, seed, "parquet")
     key = hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()[:32]
     folder = Path(cache_dir or datasets.config.HF_DATASETS_CACHE) / CACHE_FOLDER / f"pairs-{key}"
-    pairs = mine_to_folder(source, folder, settings, seed=seed, num_workers=num_workers)
+    pairs = mine_to_folder(source, folder, settings, seed=seed, num_workers=num_workers, show_progress=show_progress)
     how = "found in the cache, nothing was mined" if pairs.was_there else "mined"
     say(f"pairs: {pairs.counts['pairs']:,} {how} ({folder})")
     return pairs

@@ -207,6 +207,8 @@ class GURObjective:
             raise InputError("--streaming does not go with --objective gur: its pairs are mined from the whole text.")
         if data.overflow != "chunk":
             raise InputError("--overflow has no effect on --objective gur: a sentence that is too long is cut off.")
+        if data.chinese_whole_words and not run.gur.mask_whole_words:
+            raise InputError("--chinese_whole_words has no effect on --objective gur without --mask_whole_words true.")
 
     def settings(self) -> list:
         return [self.run.gur, self.run.mining]
@@ -221,6 +223,7 @@ class GURObjective:
             "seed": run.args.seed,
             "num_workers": data.preprocessing_num_workers or 1,
             "say": run.say,
+            "show_progress": run.args.process_index == 0 and not run.args.disable_tqdm,
         }
         train = load_pairs(run.source(), run.mining, **common)
         validation = None
@@ -265,7 +268,7 @@ class GURObjective:
         return make_model(run, tokenizer, GURForPreTraining, changes, from_scratch)
 
     def longest_input(self, model) -> int:
-        return 512  # relative positions: T5 has no limit of its own, its training has
+        return 1_000_000  # relative positions have no limit; by default a text is cut at 512 all the same
 
     def encoded_length(self, max_seq_length: int) -> int:
         return max(max_seq_length, self.run.gur.encode_max_seq_length)
@@ -283,7 +286,7 @@ class GURObjective:
             sequences,
             special_ids=tokenizer.all_special_ids,
             seed=self.run.args.seed,
-            show_progress=self.run.args.process_index == 0,
+            show_progress=self.run.args.process_index == 0 and not self.run.args.disable_tqdm,
         )
 
     def collator(self, model, tokenizer):

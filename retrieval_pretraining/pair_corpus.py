@@ -37,6 +37,7 @@ def load_pairs(
     seed: int = 42,
     num_workers: int = 1,
     say: Callable[[str], None] = print,
+    show_progress: bool = True,
 ) -> Dataset:
     """A dataset with the columns text, text_pair and, where it is known, document_id.
 
@@ -54,8 +55,13 @@ def load_pairs(
         raise InputError(f"--max_train_samples or --max_eval_samples is {most}; give 1 or more, or leave it out")
     given = _given_pairs(source)
     if given is not None:
+        if settings != MiningSettings() or strategies:
+            logger.warning(
+                "the text has pairs of its own (%s): nothing is mined, and what says how has no effect", PAIR_COLUMN
+            )
         return given(say)
     options = {"seed": seed, "num_workers": num_workers, "cache_dir": source.get("cache_dir"), "say": say}
+    options["show_progress"] = show_progress
     return datasets.concatenate_datasets(
         [_mine(source, _with_strategy(settings, name), options) for name in strategies or [settings.strategy]]
     )
@@ -72,7 +78,11 @@ def _given_pairs(source: dict[str, Any]) -> Callable[[Callable[[str], None]], Da
         return lambda say: _pairs_of_dataset(dataset, name, source, say)
     files = resolve_files(source["train_file"])
     options = {option: source[option] for option in _READING if option in source}
-    if not _has_pairs(files[0], options):
+    with_pairs = [_has_pairs(file, options) for file in files]
+    if any(with_pairs) and not all(with_pairs):
+        one, other = files[with_pairs.index(True)], files[with_pairs.index(False)]
+        raise InputError(f"{one} holds pairs and {other} holds documents: train on the one or the other.")
+    if not any(with_pairs):
         return None
     return lambda say: _pairs_of_files(files, source, options, say)
 

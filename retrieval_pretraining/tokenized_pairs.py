@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 UNKNOWN_DOCUMENT = -1
+_TEXTS = ("text", "text_pair")
 _SIDES = ("input_ids", "word_ids", "input_ids_pair", "word_ids_pair")
 
 
@@ -58,7 +59,7 @@ def tokenize_pairs(
     elif isinstance(word_segmenter, str):
         raise InputError(f"word_segmenter '{word_segmenter}' is not known; use auto, a function or None")
     names = list(dataset.column_names or next(iter(dataset), {}))
-    if missing := [name for name in ("text", "text_pair") if name not in names]:
+    if missing := [name for name in _TEXTS if name not in names]:
         raise InputError(f"Pairs need the columns text and text_pair, and {missing[0]} is not among {names}.")
 
     columns = {name: datasets.Sequence(datasets.Value("int32")) for name in _SIDES}
@@ -96,19 +97,22 @@ def tokenize_pairs(
 
 
 def _encode_batch(batch: dict[str, list], *, tokenizer, columns: list[str], **options) -> dict[str, list]:
-    texts = [text if text and not text.isspace() else "" for side in ("text", "text_pair") for text in batch[side]]
+    first, second = ([text if text and not text.isspace() else "" for text in batch[side]] for side in _TEXTS)
+    # A sentence is in several pairs, which follow each other: it is tokenised once.
+    texts = list(dict.fromkeys([*first, *second]))
     encoded = encode_documents(texts, tokenizer, overflow="truncate", **options)
-    at = {text: place for place, text in enumerate(encoded["document"])}
-    size = len(batch["text"])
-    kept = [row for row in range(size) if row in at and size + row in at]
-    first, second = [at[row] for row in kept], [at[size + row] for row in kept]
-    lost = encoded["discarded_tokens"]
+    number = {text: place for place, text in enumerate(texts)}
+    place_of = {text: place for place, text in enumerate(encoded["document"])}
+    first, second = ([number[text] for text in side] for side in (first, second))
+    kept = [row for row, both in enumerate(zip(first, second, strict=True)) if place_of.keys() >= set(both)]
+    lost = [encoded["discarded_tokens"][first[row]] + encoded["discarded_tokens"][second[row]] for row in kept]
+    first, second = ([place_of[side[row]] for row in kept] for side in (first, second))
     made = {
         "input_ids": [encoded["input_ids"][place] for place in first],
         "word_ids": [encoded["word_ids"][place] for place in first],
         "input_ids_pair": [encoded["input_ids"][place] for place in second],
         "word_ids_pair": [encoded["word_ids"][place] for place in second],
-        "is_cut_off": [lost[row] + lost[size + row] > 0 for row in kept],
+        "is_cut_off": [tokens > 0 for tokens in lost],
     }
     if "document_key" in columns:
         made["document_key"] = [document_key(batch["document_id"][row]) for row in kept]

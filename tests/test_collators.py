@@ -236,6 +236,8 @@ def test_documents_that_are_not_known_have_the_key_minus_one():
     rows = pairs(tokenizer)[:3]
     rows[1]["document_key"] = None
     assert PairCollator(tokenizer)(rows)["document_keys"].tolist() == [0, -1, 1]
+    rows[1]["document_key"] = float("nan")  # what numpy makes of None in a column of numbers
+    assert PairCollator(tokenizer)(rows)["document_keys"].tolist() == [0, -1, 1]
     for row in rows:
         del row["document_key"]
     assert "document_keys" not in PairCollator(tokenizer)(rows)

@@ -168,6 +168,22 @@ def test_text_without_a_pair_is_an_error(settings, tmp_path):
             read(tmp_path, path, settings)
 
 
+def test_pairs_and_documents_are_not_mixed(tmp_path):
+    pairs = write(tmp_path, "a.jsonl", PAIRS)
+    documents = write_rows(tmp_path / "b.jsonl", chinese_documents(3))
+    with pytest.raises(InputError, match="a.jsonl holds pairs and .*b.jsonl holds documents"):
+        read(tmp_path, {"train_file": [str(pairs), str(documents)]})
+    with pytest.raises(InputError, match="a.jsonl holds pairs and .*b.jsonl holds documents"):
+        read(tmp_path, {"train_file": [str(documents), str(pairs)]})
+
+
+@pytest.mark.parametrize("asked", [{"settings": MiningSettings(strategy="title")}, {"strategies": ["lcs"]}])
+def test_given_pairs_with_mining_settings_are_a_warning(asked, tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        assert read(tmp_path, write(tmp_path, "a.jsonl", PAIRS), **asked) == PAIRS
+    assert "nothing is mined" in caplog.text
+
+
 def test_a_text_file_has_no_pairs_of_its_own(tmp_path):
     documents = ["。".join(row["text"].split("。")) for row in chinese_documents(4)]
     (tmp_path / "t.txt").write_text("\n".join(documents), encoding="utf-8")

@@ -81,6 +81,7 @@ MISTAKES = {
         {"contrastive_temperature": 0.001, "learnable_temperature": True},
         "`contrastive_temperature` is 0.01 or more",
     ),
+    "Chinese words without words": ({"chinese_whole_words": True}, "without --mask_whole_words true"),
     "mini-batch": ({"contrastive_mini_batch_size": 0}, "--contrastive_mini_batch_size is above 0"),
     "short encoding": ({"encode_max_seq_length": 4}, "--encode_max_seq_length is 8 or more"),
     "no samples": ({"max_train_samples": 0}, "--max_train_samples"),
