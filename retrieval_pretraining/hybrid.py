@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from retrieval_pretraining.errors import InputError
-
-Run = dict[str, dict[str, float]]  # query id -> document id -> score, best first
+from retrieval_pretraining.retrieval_data import Run
 
 FUSION_METHODS = ("z_score", "reciprocal_rank")
 RANK_CONSTANT = 60  # Cormack, Clarke and Buettcher 2009, "Reciprocal Rank Fusion outperforms Condorcet ..."

@@ -14,6 +14,8 @@ from retrieval_pretraining.errors import InputError
 
 logger = logging.getLogger(__name__)
 
+Run = dict[str, dict[str, float]]  # query id -> document id -> score, best first
+
 
 @dataclass
 class RetrievalData:
@@ -86,7 +88,7 @@ def sample(
     return RetrievalData(data.name, list(corpus), list(corpus.values()), list(queries), list(queries.values()), qrels)
 
 
-def _read_lines(path: Path) -> Iterator[tuple[str, str]]:
+def read_lines(path: Path) -> Iterator[tuple[str, str]]:
     """(place for a message, text) of each line that is not blank."""
     number = 0
     try:
@@ -106,7 +108,7 @@ def _read_texts(folder: Path, stem: str) -> dict[str, str]:
     if path is None:
         raise InputError(f"{folder}: there is no {stem}.jsonl (nor .gz, .xz); give a folder in BEIR layout.")
     texts: dict[str, str] = {}
-    for place, line in _read_lines(path):
+    for place, line in read_lines(path):
         try:
             record = json.loads(line)
             identifier = str(record["_id"] if "_id" in record else record["id"])
@@ -124,7 +126,7 @@ def _read_qrels(path: Path) -> dict[str, dict[str, int]]:
         splits = ", ".join(sorted(other.stem for other in path.parent.glob("*.tsv"))) or "none"
         raise InputError(f"{path}: there is no such file; choose one of the splits in that folder: {splits}.")
     qrels: dict[str, dict[str, int]] = {}
-    for index, (place, line) in enumerate(_read_lines(path)):
+    for index, (place, line) in enumerate(read_lines(path)):
         fields = [field.strip() for field in line.split("\t")]
         if len(fields) == 3 and fields[2].lstrip("-").isdecimal():
             qrels.setdefault(fields[0], {})[fields[1]] = int(fields[2])

@@ -171,9 +171,9 @@ def test_text_without_a_pair_is_an_error(settings, tmp_path):
 def test_pairs_and_documents_are_not_mixed(tmp_path):
     pairs = write(tmp_path, "a.jsonl", PAIRS)
     documents = write_rows(tmp_path / "b.jsonl", chinese_documents(3))
-    with pytest.raises(InputError, match="a.jsonl holds pairs and .*b.jsonl holds documents"):
+    with pytest.raises(InputError, match=r"a\.jsonl holds pairs and .*b\.jsonl holds documents"):
         read(tmp_path, {"train_file": [str(pairs), str(documents)]})
-    with pytest.raises(InputError, match="a.jsonl holds pairs and .*b.jsonl holds documents"):
+    with pytest.raises(InputError, match=r"a\.jsonl holds pairs and .*b\.jsonl holds documents"):
         read(tmp_path, {"train_file": [str(documents), str(pairs)]})
 
 

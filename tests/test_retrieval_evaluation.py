@@ -1,12 +1,9 @@
-"""Retrieval evaluation: files, BM25, encoding, search, metrics, table."""
+"""Retrieval evaluation: files, encoding, search, from files to numbers, table."""
 
 import gzip
 import json
-import logging
 import lzma
-import math
 import random
-import sys
 
 import numpy as np
 import pytest
@@ -28,7 +25,6 @@ from retrieval_pretraining.retrieval_evaluation import (
     RetrievalData,
     bm25_run,
     dense_run,
-    detect_language,
     encode_texts,
     evaluate_retrieval,
     format_table,
@@ -172,68 +168,6 @@ def test_a_sample_is_the_same_for_a_seed_and_keeps_what_is_judged():
     assert sample(data, max_queries=5, max_documents=15, seed=2).query_ids != small.query_ids
     assert len(sample(data, max_queries=5, max_documents=3, seed=1).corpus_ids) == 10
     assert sample(data) == data
-
-
-# BM25
-
-
-def test_bm25_equals_the_formula():
-    data = retrieval_data(["the red fox", "red dogs running", "blue whales"], ["foxes, Red"])
-    run = bm25_run(data)
-    idf_red, idf_fox = math.log(1 + 1.5 / 2.5), math.log(1 + 2.5 / 1.5)  # in 2 and in 1 of 3 documents
-    norm_2, norm_3 = (0.9 * (1 - 0.4 + 0.4 * length / (7 / 3)) for length in (2, 3))
-    assert list(run["q0"]) == ["d0", "d1"]
-    assert run["q0"]["d0"] == pytest.approx((idf_red + idf_fox) / (1 + norm_2), abs=1e-6)
-    assert run["q0"]["d1"] == pytest.approx(idf_red / (1 + norm_3), abs=1e-6)
-
-
-def test_bm25_finds_chinese_by_character_bigrams():
-    run = bm25_run(retrieval_data(["窗前月色", "地上白霜", "抬头看月", "低头想家乡"], ["家乡", "头想", "月"]))
-    assert [list(scores) for scores in run.values()] == [["d3"], ["d3"], []]
-    assert run["q0"]["d3"] > 0
-
-
-def test_bm25_reads_words_and_single_characters_within_chinese():
-    documents = ["使用BERT模型", "训练 Models v2.0", "我 在", "别的文字"]
-    run = bm25_run(retrieval_data(documents, ["bert", "model", "我", "字在"]))
-    assert [list(scores) for scores in run.values()] == [["d0"], ["d1"], ["d2"], []]
-
-
-def test_language_is_told_by_the_share_of_han_characters():
-    assert detect_language(["an English text with one 字 in it, and then a good many more words"]) == "en"
-    assert detect_language(["an English text", "中文的句子在这里"]) == "zh"
-    assert detect_language(["", "123"]) == "en"
-
-
-def test_bm25_ties_are_in_corpus_order_also_at_the_cut():
-    run = bm25_run(retrieval_data(["blue whale", "red fox"] * 40, ["fox"]), top_k=7)
-    assert list(run["q0"]) == ["d1", "d3", "d5", "d7", "d9", "d11", "d13"]
-
-
-def test_bm25_that_finds_nothing_at_all_warns(caplog):
-    data = retrieval_data(["red fox", "blue whale"], ["fox", "家乡"])
-    assert bm25_run(data)["q1"] == {}
-    assert not caplog.records
-    data.query_texts = ["zebra", "the"]
-    assert bm25_run(data) == {"q0": {}, "q1": {}}
-    assert "no query shares a token" in caplog.text
-    data.corpus_texts = ["", "..."]
-    assert bm25_run(data) == {"q0": {}, "q1": {}}
-
-
-def test_bm25s_is_quiet(caplog, capfd):
-    with caplog.at_level(logging.DEBUG):
-        bm25_run(retrieval_data(["red fox", "blue whale"], ["fox"]))
-    assert [record.name for record in caplog.records] == ["retrieval_pretraining.retrieval_evaluation"]
-    assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize("module", ["bm25s", "Stemmer", "ir_measures"])
-def test_a_missing_extra_gives_the_pip_command(monkeypatch, module):
-    monkeypatch.setitem(sys.modules, module, None)
-    data = retrieval_data(["red fox"], ["fox"])
-    with pytest.raises(InputError, match=rf'{module} .* pip install "retromae-gur\[eval\]"'):
-        retrieval_metrics(bm25_run(data), data.qrels)
 
 
 # encoding
@@ -384,58 +318,21 @@ def test_equal_documents_tie_exactly_in_any_chunk():
     assert list(run["q"]) == [f"d{i}" for i in range(500)]
 
 
+def test_ids_that_do_not_fit_the_vectors_are_an_error():
+    vectors = np.ones((2, 3), dtype=np.float32)
+    with pytest.raises(InputError, match='id "d0" stands for several documents'):
+        dense_run(vectors, vectors, ["q0", "q1"], ["d0", "d0"])
+    with pytest.raises(InputError, match="1 ids for 2 queries"):
+        dense_run(vectors, vectors, ["q0"], ["d0", "d1"])
+
+
 def test_vectors_of_a_diverged_model_are_an_error():
     vectors = np.ones((2, 3), dtype=np.float32)
     with pytest.raises(InputError, match="diverged"):
         dense_run(vectors * np.nan, vectors, ["q0", "q1"], ["d0", "d1"])
 
 
-# metrics
-
-GRADES = {"q1": {"d1": 2, "d2": 1}, "q2": {"d4": 1}, "q3": {"d1": 1}}
-RANKING = {"q1": {"d2": 7.0, "d3": 9.0, "d1": 8.0}, "q2": {"d4": 0.5, "d1": 0.25}, "not judged": {"d1": 1.0}}
-# q1: (2 / log2 3 + 1 / log2 4) / (2 / log2 2 + 1 / log2 3) = 1.761860 / 2.630930; q3 is not in the run
-NDCG_Q1 = 0.669672
-
-
-def test_metrics_equal_values_worked_out_by_hand():
-    values = retrieval_metrics(RANKING, GRADES, measures=["nDCG@10", "R@2", "RR@10", "AP"])
-    assert values == pytest.approx(
-        {
-            "ndcg@10": (NDCG_Q1 + 1 + 0) / 3,
-            "recall@2": (1 / 2 + 1 + 0) / 3,
-            "mrr@10": (1 / 2 + 1 + 0) / 3,
-            "map": ((1 / 2 + 2 / 3) / 2 + 1 + 0) / 3,
-        },
-        abs=1e-6,
-    )
-
-
-def test_metrics_per_query_cover_every_judged_query():
-    values = retrieval_metrics(RANKING, GRADES, per_query=True)
-    assert set(values) == {"ndcg@10", "recall@100", "mrr@10"}
-    assert values["ndcg@10"] == pytest.approx({"q1": NDCG_Q1, "q2": 1, "q3": 0}, abs=1e-6)
-
-
-def test_equal_scores_rank_in_the_order_of_the_run():
-    run = {"q": {"d2": 1.0, "d9": 1.0, "d1": 1.0}}
-    assert retrieval_metrics(run, {"q": {"d9": 1}}, measures=["RR@10"]) == {"mrr@10": 0.5}
-
-
-def test_a_run_for_other_queries_is_an_error_and_not_zero():
-    with pytest.raises(InputError, match="share no id"):
-        retrieval_metrics({"1": {"d1": 1.0}}, GRADES)
-
-
-def test_a_run_that_finds_no_judged_document_scores_zero_and_warns(caplog):
-    assert retrieval_metrics({"q1": {"x": 1.0}}, GRADES) == {"ndcg@10": 0, "recall@100": 0, "mrr@10": 0}
-    assert "No query finds" in caplog.text
-
-
-@pytest.mark.parametrize("measure", ["gain@10", "nDCG@", "nDCG@ten"])
-def test_an_unknown_measure_is_an_error(measure):
-    with pytest.raises(InputError, match="Unknown measure"):
-        retrieval_metrics(RANKING, GRADES, measures=[measure])
+# from files to numbers
 
 
 def test_a_folder_is_measured_from_the_files_to_the_numbers(tmp_path):
