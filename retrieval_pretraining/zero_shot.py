@@ -7,7 +7,7 @@
 Only encoder and head are at work. `encode`, search and classification do the same with a RetroMAE checkpoint.
 `generation.py` fills in, writes titles and expands queries; `hybrid.py` joins dense search and BM25.
 
-Shapes: n texts or documents, E size of a sentence vector, C chunks, K labels.
+Shapes: n texts or documents, E size of a sentence vector, C chunks, K labels, T templates.
 """
 
 from collections import Counter
@@ -21,7 +21,17 @@ from retrieval_pretraining.encoding import OUR_MODELS, check_length, check_texts
 from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.search import check_chunk_score, search
 
-__all__ = ["Classification", "Hit", "Searcher", "classify", "encode", "encode_chunks", "search"]
+__all__ = [
+    "Classification",
+    "Hit",
+    "Searcher",
+    "classify",
+    "encode",
+    "encode_chunks",
+    "label_texts",
+    "nearest_labels",
+    "search",
+]
 
 # Cosines closer than this are equal: the rounding of a batch is smaller, and what it decides is chance.
 _TIE = 1e-6
@@ -201,27 +211,50 @@ def classify(
         InputError: as `encode`; no labels, empty or equal ones, a template without {}, a temperature not above 0.
     """
     check_texts(texts)
-    templates = [template] if isinstance(template, str) else list(template)
-    # Sorted: the result then cannot depend on the order, and the first of equal ones is the first by name.
+    # Sorted: the vectors of the labels then are made in the same batches, whatever the order.
     names = sorted(_check_labels(labels))
-    if not templates or any("{}" not in each for each in templates):
-        raise InputError(f'template is {template!r}; write {{}} where the label goes, such as "A text about {{}}."')
+    written = label_texts(names, template)
     if temperature is None:
         temperature = _temperature(model)
     if not temperature > 0:
         raise InputError(f"temperature is {temperature}; use a number above 0.")
     options = dict(max_seq_length=max_seq_length, batch_size=batch_size)
-    written = [each.replace("{}", name) for each in templates for name in names]
-    means_KE = encode(model, tokenizer, written, **options).reshape(len(templates), len(names), -1).mean(axis=0)
-    means_KE = means_KE.astype(np.float64)
-    means_KE /= np.linalg.norm(means_KE, axis=1, keepdims=True).clip(min=np.finfo(np.float32).tiny)
-    texts_nE = encode(model, tokenizer, texts, show_progress=show_progress, **options).astype(np.float64)
-    cosines_nK = texts_nE @ means_KE.T
-    best_n1 = cosines_nK.max(axis=1, keepdims=True)
-    exp_nK = np.exp((cosines_nK - best_n1) / temperature)
+    label_vectors = encode(model, tokenizer, written, **options)
+    text_vectors = encode(model, tokenizer, texts, show_progress=show_progress, **options)
+    nearest, cosines_nK = nearest_labels(text_vectors, label_vectors, names)
+    exp_nK = np.exp((cosines_nK - cosines_nK.max(axis=1, keepdims=True)) / temperature)
     probabilities_nK = (exp_nK / exp_nK.sum(axis=1, keepdims=True)).astype(np.float32)
-    winners = (cosines_nK > best_n1 - _TIE).argmax(axis=1)
-    return Classification([names[i] for i in winners], probabilities_nK[:, [names.index(label) for label in labels]])
+    return Classification(nearest, probabilities_nK[:, [names.index(label) for label in labels]])
+
+
+def label_texts(names: Sequence[str], template: str | Sequence[str] = "{}") -> list[str]:
+    """What is encoded for the labels: each name in the first template, then in the next one.
+
+    Raises `InputError` for no template, or one without {}.
+    """
+    templates = [template] if isinstance(template, str) else list(template)
+    if not templates or any("{}" not in each for each in templates):
+        raise InputError(f'template is {template!r}; write {{}} where the label goes, such as "A text about {{}}."')
+    return [each.replace("{}", name) for each in templates for name in names]
+
+
+def nearest_labels(
+    text_vectors: np.ndarray, label_vectors: np.ndarray, names: Sequence[str]
+) -> tuple[list[str], np.ndarray]:
+    """The name of the label nearest to each text, and all cosines, float64 [n, K].
+
+    Args:
+        text_vectors: [n, E], of length 1.
+        label_vectors: [T * K, E], of `label_texts(names, template)`. Those of several templates are averaged.
+        names: of the labels. Cosines within a millionth of the highest tie, and the first of them by name wins.
+    """
+    means_KE = label_vectors.reshape(-1, len(names), label_vectors.shape[1]).mean(axis=0).astype(np.float64)
+    means_KE /= np.linalg.norm(means_KE, axis=1, keepdims=True).clip(min=np.finfo(np.float32).tiny)
+    cosines_nK = text_vectors.astype(np.float64) @ means_KE.T
+    by_name = sorted(range(len(names)), key=names.__getitem__)
+    ties_nK = cosines_nK > cosines_nK.max(axis=1, keepdims=True) - _TIE
+    winners = ties_nK[:, by_name].argmax(axis=1)
+    return [names[by_name[i]] for i in winners], cosines_nK
 
 
 def _check_model(model, tokenizer, max_seq_length: int | None) -> int:
