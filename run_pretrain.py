@@ -219,7 +219,7 @@ def run(
         validation_examples,
         tokenizer,
         max_seq_length=encoded_length,
-        retrieval_data=_retrieval_sample(retrieval, data_args),
+        retrieval_data=_retrieval_sample(retrieval, data_args, args),
         callbacks=[signals],
         **objective.trainer_arguments(),
     )
@@ -264,10 +264,23 @@ def run(
     return results
 
 
-def _retrieval_sample(retrieval, data: DataArguments):
-    if retrieval is None or data.eval_retrieval_max_documents is None:
+def _retrieval_sample(retrieval, data: DataArguments, args: PretrainingArguments):
+    """What is searched at the evaluations during training, where time counts."""
+    if retrieval is None or args.eval_strategy == "no":
         return retrieval
-    return sample(retrieval, max_documents=data.eval_retrieval_max_documents)
+    part = sample(
+        retrieval,
+        max_queries=data.eval_retrieval_max_queries or None,
+        max_documents=data.eval_retrieval_max_documents or None,
+        seed=args.seed,
+    )
+    if len(part.corpus_ids) < len(retrieval.corpus_ids) or len(part.query_ids) < len(retrieval.query_ids):
+        say(
+            args,
+            f"retrieval during training: {len(part.query_ids):,} of {len(retrieval.query_ids):,} queries in "
+            f"{len(part.corpus_ids):,} of {len(retrieval.corpus_ids):,} documents, which is easier than in all",
+        )
+    return part
 
 
 def _retrieve(objective, model, tokenizer, retrieval, length: int, args: PretrainingArguments) -> dict[str, float]:

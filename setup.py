@@ -39,7 +39,10 @@ install_requires = [
 ]
 
 extras = {
-    "eval": ["bm25s>=0.2", "PyStemmer>=2.2", "ir-measures>=0.3.7"],
+    "eval": [
+        *("bm25s>=0.2", "PyStemmer>=2.2", "ir-measures>=0.3.7", "scikit-learn>=1.3"),
+        *("matplotlib>=3.8", "jinja2>=3.1"),  # of the report
+    ],
     "chinese": ["rjieba>=0.1.11"],
     "sentence-transformers": ["sentence-transformers>=5.2"],
 }
@@ -53,6 +56,8 @@ extras["test"] = [
 ]
 # Not part of `test`: datatrove needs newer versions of numpy and huggingface_hub than the oldest supported ones.
 extras["cluster"] = ["datatrove>=0.10.1", "orjson>=3.10"]
+extras["faiss"] = ["faiss-cpu>=1.8"]
+extras["mteb"] = ["mteb>=2.1"]
 extras["ray"] = ['ray>=2.40; python_version < "3.14"']
 
 setup(
@@ -73,13 +78,19 @@ setup(
         "mine_pairs",
         "modeling_gur",
         "modeling_retromae",
+        "run_evaluation",
         "run_pretrain",
     ],
     packages=find_packages(include=["retrieval_pretraining", "retrieval_pretraining.*"]),
+    package_data={"retrieval_pretraining": ["*.html"]},
     install_requires=install_requires,
     extras_require=extras,
     entry_points={
-        "console_scripts": ["retromae-pretrain = run_pretrain:main", "retromae-mine-pairs = mine_pairs:main"]
+        "console_scripts": [
+            "retromae-pretrain = run_pretrain:main",
+            "retromae-mine-pairs = mine_pairs:main",
+            "retromae-evaluate = run_evaluation:main",
+        ]
     },
     classifiers=[
         "Development Status :: 4 - Beta",

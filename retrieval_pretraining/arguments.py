@@ -276,8 +276,12 @@ class DataArguments(TextArguments):
         metadata=_help("Folder in BEIR layout (corpus.jsonl, queries.jsonl, qrels/): retrieval before and after."),
     )
     eval_retrieval_split: str = field(default="test", metadata=_help("Which qrels of it."))
-    eval_retrieval_max_documents: int | None = field(
-        default=None, metadata=_help("During training, search a sample of so many documents. [default: all]")
+    eval_retrieval_max_documents: int = field(
+        default=2000,
+        metadata=_help("During training, search in so many documents: the judged ones, and random others; 0: in all."),
+    )
+    eval_retrieval_max_queries: int = field(
+        default=300, metadata=_help("During training, search for so many queries, drawn at random; 0: for all.")
     )
 
     def check(self, *, max_steps: int, init_weights: str, evaluates: bool = False):
@@ -298,6 +302,9 @@ class DataArguments(TextArguments):
             raise InputError("--init_weights corpus reads all text first: leave out --streaming.")
         if self.streaming and self.validation_split_percentage > 0:
             raise InputError("--streaming cannot hold out a share of the text: give --validation_file.")
+        for name in ("eval_retrieval_max_documents", "eval_retrieval_max_queries"):
+            if getattr(self, name) < 0:
+                raise InputError(f"--{name} is 1 or more, or 0 for all, not {getattr(self, name)}.")
         if self.shuffle_buffer_size < 1:
             raise InputError(f"--shuffle_buffer_size is 1 (no shuffling) or more, not {self.shuffle_buffer_size}.")
 

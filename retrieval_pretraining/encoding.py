@@ -4,7 +4,8 @@ were trained, where text that spells a special token is text.
 Shapes: B texts of a batch, L positions, H size of a vector.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
@@ -15,9 +16,21 @@ from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.passages import encode_documents
 
 OUR_MODELS = ("gur", "retromae")  # model types whose `pooler_output` is the sentence vector
+POOLINGS = ("cls", "mean", "eos", "pooler_output")
 PROGRESS_BAR_FROM = 1000  # texts or queries; fewer are done in seconds
 
 _TEXTS_AT_ONCE = 1000  # tokenised; what a tokenizer returns takes far more memory than the ids
+
+# On a CPU a batch holds so many tokens at most, padding included: the states of more do not stay in its caches.
+# Its threads take a batch each, as those of one batch wait for the slowest after every operation. Only for models that
+# are known to keep no state from call to call.
+_TOKENS_AT_ONCE_ON_CPU = 4096
+_BATCHES_AT_ONCE_ON_CPU = 8
+_STATELESS_MODELS = (
+    *OUR_MODELS,
+    *("bert", "roberta", "xlm-roberta", "distilbert", "electra", "albert", "deberta-v2", "mpnet", "modernbert"),
+    *("t5", "mt5", "umt5"),
+)
 
 
 def encode_texts(
@@ -35,28 +48,15 @@ def encode_texts(
     """One vector a text, float32 [len(texts), H], in the order of `texts` whatever the batch size.
 
     `model` is any transformers encoder; of a model with a head, `model.base_model` is used. `pooling`: "cls" (first
-    token), "mean" (over the attention mask) or "pooler_output" (the sentence vector of the models of this project,
-    and their default; that of others is "cls"). Texts are cut at `max_seq_length` tokens; by default at what model and
-    tokenizer take, 512 at most. With `device` the model moves there; its training flags stay as they were. `progress`
-    None shows a bar for many texts only. `InputError` if the pooling or the length does not suit the model.
+    token), "mean" (over the attention mask), "eos" (last token of the attention mask) or "pooler_output" (the sentence
+    vector of the models of this project, and their default; that of others is "cls"). Texts are cut at
+    `max_seq_length` tokens; by default at what model and tokenizer take, 512 at most. `batch_size` is the most texts
+    that run at once; on a CPU, long ones run in smaller batches, which is faster. With `device` the model moves there;
+    its training flags stay as they were. `progress` None shows a bar for many texts only. `InputError` if the pooling
+    or the length does not suit the model.
     """
-    encoder = model.base_model
-    ours = encoder.config.model_type in OUR_MODELS
-    if pooling is None:
-        pooling = "pooler_output" if ours else "cls"
-    if pooling not in ("cls", "mean", "pooler_output"):
-        raise InputError(f'pooling is "{pooling}"; choose "cls", "mean" or "pooler_output".')
-    if pooling == "pooler_output" and type(encoder).__module__.startswith("transformers.models."):
-        # theirs is a layer for next-sentence prediction, often not even in the checkpoint
-        raise InputError(f'{type(encoder).__name__} pools no sentence vector; use pooling="cls" or "mean".')
-    max_seq_length = check_length(encoder, tokenizer, max_seq_length)
-    if ours:
-        sequences, _ = text_sequences(texts, tokenizer, max_seq_length=max_seq_length, progress=progress)
-    else:
-        sequences = []
-        for block in _blocks(texts, progress):
-            ids = tokenizer(block, truncation=True, max_length=max_seq_length)["input_ids"]
-            sequences += [np.array(row, dtype=np.int32) for row in ids]
+    pooling = check_pooling(model, pooling)
+    sequences, _ = model_sequences(model, tokenizer, texts, max_seq_length=max_seq_length, progress=progress)
     return encode_sequences(
         model,
         sequences,
@@ -67,6 +67,41 @@ def encode_texts(
         device=device,
         progress=progress,
     )
+
+
+def model_sequences(
+    model,
+    tokenizer,
+    texts: Sequence[str],
+    *,
+    max_seq_length: int | None = None,
+    overflow: str = "truncate",
+    progress: bool | None = None,
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Texts -> token ids as the model was trained on them, and the text that each sequence is of.
+
+    The models of this project get `text_sequences`, others what their tokenizer makes of a text. `overflow` and what
+    is returned are as there. `InputError` if the length does not suit the model, or for chunks by a slow tokenizer.
+    """
+    encoder = model.base_model
+    max_seq_length = check_length(encoder, tokenizer, max_seq_length)
+    options = dict(max_seq_length=max_seq_length, progress=progress)
+    if encoder.config.model_type in OUR_MODELS:
+        return text_sequences(texts, tokenizer, overflow=overflow, **options)
+    chunk = overflow == "chunk"
+    if chunk and not tokenizer.is_fast:
+        raise InputError("A slow tokenizer cannot cut texts into chunks; save a fast one (tokenizer.json).")
+    if chunk and max_seq_length <= tokenizer.num_special_tokens_to_add():
+        raise InputError(f"max_seq_length is {max_seq_length}, which leaves no room for text; use more")
+    sequences: list[np.ndarray] = []
+    text_of_sequence: list[int] = []
+    for block in _blocks(texts, progress):
+        encoded = tokenizer(block, truncation=True, max_length=max_seq_length, return_overflowing_tokens=chunk)
+        first = text_of_sequence[-1] + 1 if text_of_sequence else 0  # each text has a sequence
+        sequences += [np.array(row, dtype=np.int32) for row in encoded["input_ids"]]
+        numbers = encoded["overflow_to_sample_mapping"] if chunk else range(len(block))
+        text_of_sequence += [first + number for number in numbers]
+    return sequences, np.array(text_of_sequence, dtype=np.int64)
 
 
 def text_sequences(
@@ -98,7 +133,6 @@ def text_sequences(
     return sequences, np.repeat(np.arange(len(texts)), counts)
 
 
-@torch.no_grad()  # not inference_mode: what a module caches here must still serve the training that goes on
 def encode_sequences(
     model,
     sequences: Sequence[np.ndarray],
@@ -115,22 +149,66 @@ def encode_sequences(
     if device is not None:
         model.to(device)
     device = next(encoder.parameters()).device
-    # longest first: little padding, and too large a batch fails at once
-    order = sorted(range(len(sequences)), key=lambda i: len(sequences[i]), reverse=True)
-    vectors = np.empty((0, 0), dtype=np.float32)
+    if not len(sequences):
+        return np.empty((0, 0), dtype=np.float32)
+
+    @torch.no_grad()  # not inference_mode: what a module caches here must still serve the training that goes on
+    def encode_batch(rows: list[int]) -> np.ndarray:
+        ids_BL, mask_BL = pad_right([sequences[i] for i in rows], pad_token_id, device)
+        # no token_type_ids: one text is one segment, the default, and not every backbone takes them
+        pooled_BH = _pool(encoder(input_ids=ids_BL, attention_mask=mask_BL), mask_BL, pooling)
+        if normalize:
+            pooled_BH = torch.nn.functional.normalize(pooled_BH, dim=-1)
+        return pooled_BH.cpu().numpy()
+
+    longest, *batches = _batches(sequences, batch_size, device)
     with evaluation_mode(encoder), progress_bar(len(sequences), "Encoding", "text", progress) as bar:
-        for start in range(0, len(order), batch_size):
-            rows = order[start : start + batch_size]
-            ids_BL, mask_BL = pad_right([sequences[i] for i in rows], pad_token_id, device)
-            # no token_type_ids: one text is one segment, the default, and not every backbone takes them
-            pooled_BH = _pool(encoder(input_ids=ids_BL, attention_mask=mask_BL), mask_BL, pooling)
-            if normalize:
-                pooled_BH = torch.nn.functional.normalize(pooled_BH, dim=-1)
-            if start == 0:
-                vectors = np.empty((len(sequences), pooled_BH.shape[-1]), dtype=np.float32)
-            vectors[rows] = pooled_BH.cpu().numpy()
-            bar.update(len(rows))
+        first = encode_batch(longest)  # alone: too large a batch fails at once
+        vectors = np.empty((len(sequences), first.shape[1]), dtype=np.float32)
+        vectors[longest] = first
+        bar.update(len(longest))
+        with _map_in_threads(_threads(encoder, len(batches))) as map_batches:
+            for rows, pooled_BH in zip(batches, map_batches(encode_batch, batches), strict=True):
+                vectors[rows] = pooled_BH
+                bar.update(len(rows))
     return vectors
+
+
+def _batches(sequences: Sequence[np.ndarray], batch_size: int, device: torch.device) -> list[list[int]]:
+    """Which sequences run together, the longest first: of like length, so that little is padding."""
+    order = sorted(range(len(sequences)), key=lambda i: len(sequences[i]), reverse=True)
+    batches, start = [], 0
+    while start < len(order):
+        size = batch_size
+        if device.type == "cpu":
+            size = min(size, max(1, _TOKENS_AT_ONCE_ON_CPU // max(1, len(sequences[order[start]]))))
+        batches.append(order[start : start + size])
+        start += size
+    return batches
+
+
+def _threads(encoder, batches: int) -> int:
+    """How many batches to run at once: on a CPU, if there are enough to keep all of its threads busy."""
+    on_cpu = next(encoder.parameters()).device.type == "cpu"
+    if not on_cpu or encoder.config.model_type not in _STATELESS_MODELS:
+        return 1
+    return max(1, min(torch.get_num_threads(), _BATCHES_AT_ONCE_ON_CPU, batches // 4))
+
+
+@contextmanager
+def _map_in_threads(threads: int) -> Iterator[Callable]:
+    """`map`, with so many calls at once; each gets its share of torch's threads, and afterwards all are as before."""
+    if threads == 1:
+        yield map
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(1, before // threads))
+    pool = ThreadPoolExecutor(threads)
+    try:
+        yield pool.map
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(before)
 
 
 def pad_right(
@@ -168,6 +246,19 @@ def check_texts(texts: Sequence[str], what: str = "texts") -> None:
             raise InputError(f"{what}[{number}] is of type {type(text).__name__}; give strings.")
 
 
+def check_pooling(model, pooling: str | None) -> str:
+    """The pooling, or the model's own for None; `InputError` for an unknown one, or one that the model lacks."""
+    encoder = model.base_model
+    if pooling is None:
+        return "pooler_output" if encoder.config.model_type in OUR_MODELS else "cls"
+    if pooling not in POOLINGS:
+        raise InputError(f'pooling is "{pooling}"; choose "cls", "mean", "eos" or "pooler_output".')
+    if pooling == "pooler_output" and type(encoder).__module__.startswith("transformers.models."):
+        # theirs is a layer for next-sentence prediction, often not even in the checkpoint
+        raise InputError(f'{type(encoder).__name__} pools no sentence vector; use pooling="cls", "mean" or "eos".')
+    return pooling
+
+
 def check_length(encoder, tokenizer, max_seq_length: int | None) -> int:
     """The length at which texts are cut; `InputError` if it is more than the model has positions for."""
     reach = []
@@ -200,10 +291,13 @@ def _blocks(texts: Sequence[str], progress: bool | None) -> Iterator[list[str]]:
 def _pool(output, mask_BL: torch.Tensor, pooling: str) -> torch.Tensor:
     if pooling == "pooler_output":
         if getattr(output, "pooler_output", None) is None:
-            raise InputError('The model gives no pooler_output; use pooling="cls" or "mean".')
+            raise InputError('The model gives no pooler_output; use pooling="cls", "mean" or "eos".')
         return output.pooler_output.float()
     states_BLH = output.last_hidden_state.float()
     if pooling == "cls":
         return states_BLH[:, 0]
+    if pooling == "eos":
+        last_B = (mask_BL.sum(dim=1) - 1).clamp(min=0)
+        return states_BLH[torch.arange(len(states_BLH), device=states_BLH.device), last_B]
     mask_BL1 = mask_BL.unsqueeze(-1).float()
     return (states_BLH * mask_BL1).sum(dim=1) / mask_BL1.sum(dim=1).clamp(min=1)

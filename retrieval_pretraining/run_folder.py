@@ -13,6 +13,8 @@ from pathlib import Path
 
 from .errors import InputError
 
+RUN_ARGUMENTS = "_run_arguments.json"  # `_`: is not pushed
+
 _DECIDE_THE_MODEL = (
     *("objective", "config_name", "config_overrides", "decoder_query", "enhanced_decoding"),
     *("projection_dim", "projection_init", "pooling", "learnable_temperature"),
@@ -75,7 +77,7 @@ def changed_settings(model, data, args, *others, resumed: bool) -> dict[str, tup
 
     Raises `InputError` for a change that makes another model of it.
     """
-    path = Path(args.output_dir) / "_run_arguments.json"  # `_`: is not pushed
+    path = Path(args.output_dir) / RUN_ARGUMENTS
     settings = {name: value for group in (model, data, *others) for name, value in asdict(group).items()}
     settings.pop("token")
     settings["total batch"] = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
