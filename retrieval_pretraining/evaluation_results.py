@@ -19,8 +19,8 @@ from retrieval_pretraining.significance import bootstrap_interval, holm, paired_
 
 COMPARED = ("ndcg@10", "mrr@10", "recall@100")  # the others are in the scores
 STATISTICS = {
-    "test": "paired randomisation test over the queries, 100,000 permutations, p-values of a table adjusted by Holm",
-    "interval": "percentile bootstrap over the queries, 10,000 resamples, 95 %",
+    "test": "paired randomisation test over the queries, 100,000 permutations",
+    "interval": "percentile bootstrap over the queries, 10,000 resamples",
     "level": 0.05,
 }
 SHOWN_METRIC = "ndcg@10"

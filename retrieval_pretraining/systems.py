@@ -208,7 +208,8 @@ class _SentenceTransformersEncoder(TextEncoder):
         if not options["random_weights"]:
             _check_loaded(self.model[0], name)
         elif hasattr(self.model[0], "auto_model"):
-            self.model[0].auto_model = AutoModel.from_config(config).to(device, DTYPES[dtype])
+            fresh = AutoModel.from_config(config, trust_remote_code=options["trust_remote_code"])
+            self.model[0].auto_model.load_state_dict(fresh.state_dict())
         else:
             raise InputError(f"{name} is no transformer: there is nothing to draw at random.")
         self.model.eval()

@@ -6,7 +6,6 @@ these figures. A model whose vectors all point the same way has collapsed.
 Shapes: n related pairs, m random ones, H size of a vector.
 """
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,8 +13,6 @@ import numpy as np
 
 from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.evaluation_inputs import check_vectors
-
-logger = logging.getLogger(__name__)
 
 COLLAPSED_MEAN = 0.95  # of the cosines of random pairs: above it
 COLLAPSED_STD = 0.01  # below it
@@ -50,7 +47,7 @@ def vector_health(
       `P = trace(C)^2 / trace(C^2)`, C the covariance of all vectors. Chosen because rotation, shift and scale leave it
       as it is and it needs no eigenvectors; the partition ratio of Mu and Viswanath (2018) is near 1 for any unit
       vectors of many dimensions. From n vectors it is (n - 2) / (H - 1) at most: compare it at equal n, above H.
-    - `collapsed`: the mean of random cosines is above 0.95 or their deviation below 0.01, which is also logged. For
+    - `collapsed`: the mean of random cosines is above 0.95 or their deviation below 0.01. For
       H above some 10,000, vectors that are perfectly spread have such a deviation.
 
     Args:
@@ -76,12 +73,6 @@ def vector_health(
     )
     mean, deviation = float(random.mean()), float(random.std())
     collapsed = mean > COLLAPSED_MEAN or deviation < COLLAPSED_STD
-    if collapsed:
-        logger.warning(
-            "The vectors have collapsed: any two texts have a cosine of %.3f, with a deviation of %.3f.",
-            mean,
-            deviation,
-        )
     return {
         "positive_cosine_mean": float(related.mean()),
         "positive_cosine_std": float(related.std()),

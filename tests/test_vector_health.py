@@ -129,10 +129,10 @@ def test_a_vector_without_length_has_cosine_0():
 # --- The alarm -------------------------------------------------------------------------------------------------------
 
 
-def test_a_constant_encoder_gives_the_alarm(caplog):
+def test_a_constant_encoder_gives_the_alarm():
     constant = np.tile(unit(np.random.default_rng(0).normal(size=(1, 16))), (50, 1))
     found = vector_health(constant, constant)
-    assert found["collapsed"] is True and "collapsed" in caplog.text
+    assert found["collapsed"] is True
     assert (found["auc"], found["isotropy"]) == (0.5, 0.0)
     assert found["random_cosine_mean"] == pytest.approx(1.0) and found["uniformity"] == pytest.approx(0.0, abs=1e-12)
 
@@ -166,11 +166,11 @@ def test_vectors_all_at_one_distance_give_the_alarm():
     assert vector_health(np.eye(9), np.eye(9))["collapsed"] is True  # all random cosines are 0
 
 
-def test_related_and_unrelated_pairs_of_a_working_encoder_give_none(caplog):
+def test_related_and_unrelated_pairs_of_a_working_encoder_give_none():
     a, b = pairs(50)
     unrelated = pairs(50, seed=1)[0], pairs(50, seed=2)[1]
     found = vector_health(a, b, unrelated=unrelated)
-    assert found["collapsed"] is False and not caplog.records
+    assert found["collapsed"] is False
     assert found["random_cosine_mean"] == pytest.approx(np.mean(np.sum(unrelated[0] * unrelated[1], axis=1)), abs=1e-6)
     assert found["positive_cosine_mean"] == pytest.approx(np.mean(np.sum(a * b, axis=1)), abs=1e-6)
     assert found["auc"] > 0.9
