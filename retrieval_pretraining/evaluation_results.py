@@ -146,6 +146,8 @@ class EvaluationResults:
         """`fields` are what is known from outside: when and where it ran, and how it was asked for."""
         names = ("datasets", "systems", "scores", "comparisons", "health", "warnings", "training", "details")
         found = {name: getattr(self, name) for name in names}
+        # What a number is measured against stands first, what is made of others last.
+        found["systems"] = sorted(self.systems, key=_rank)
         return {"format": 1, **fields, "seed": self.seed, "statistics": STATISTICS, **found}
 
 
@@ -168,3 +170,8 @@ def describe_retrieval(data: RetrievalData, *, path: str, split: str, language: 
 
 def content_hash(content) -> str:
     return hashlib.sha256(json.dumps(content, ensure_ascii=False).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _rank(system: dict) -> int:
+    kinds = ("bm25", "random", "dense", "chunks", "hybrid")
+    return kinds.index("random" if system.get("random_weights") else system["kind"])

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from retrieval_pretraining.corpus_start import corpus_start
+from retrieval_pretraining.decoder_start import can_start, start_decoder
 
 
 @torch.no_grad()
@@ -74,12 +75,14 @@ def start_gur(
     sequences: Sequence[Sequence[int]],
     *,
     special_ids: Iterable[int],
+    batches: Sequence[dict[str, torch.Tensor]] = (),
     seed: int = 0,
     show_progress: bool = True,
 ) -> str:
     """Starts a new `GURForPreTraining` from statistics of its training text, in place; one sentence on what was done.
 
-    `sequences` are token ids, gone through more than once. The projection stays as it is (`identity_projection`).
+    `sequences` are token ids, gone through more than once; `batches` of masked pairs start the decoder as well
+    (`decoder_start.py`), where it can be. The projection stays as it is (`identity_projection`).
     """
     special_ids = [token for token in special_ids if token < model.config.vocab_size]
     report = corpus_start(model, sequences, special_ids=special_ids, seed=seed, show_progress=show_progress)
@@ -89,6 +92,9 @@ def start_gur(
             torch.from_numpy(inverse_document_frequency(sequences, model.config.vocab_size, special_ids=special_ids))
         )
     started = ["token embeddings", "quiet layers"] + ["token weights"] * (model.config.pooling == "weighted_mean")
+    if len(batches) > 1 and can_start(model):
+        guess = start_decoder(model, batches)
+        started.append(f"decoder (loss {guess['lm_loss_before']:.1f} -> {guess['lm_loss']:.1f})")
     return (
         f"Start from {report['tokens']:,} tokens that show {report['vocabulary_seen']:.1%} of the vocabulary: "
         f"{', '.join(started)}, {report['seconds']:.0f} s."
