@@ -18,6 +18,7 @@ from retrieval_pretraining.hybrid import fuse
 from retrieval_pretraining.objectives import GURObjective
 from retrieval_pretraining.retrieval_data import load_retrieval_data
 from retrieval_pretraining.retrieval_evaluation import bm25_run, dense_run, format_table, retrieval_metrics
+from retrieval_pretraining.significance import paired_comparison
 from retrieval_pretraining.zero_shot import classify
 from run_pretrain import ARGUMENTS, run
 
@@ -46,6 +47,7 @@ def main():
     bm25 = bm25_run(data)
     vectors = [encode_texts(model, tokenizer, texts) for texts in (data.query_texts, data.corpus_texts)]
     dense = dense_run(*vectors, data.query_ids, data.corpus_ids, top_k=1000)
+    both = fuse([dense, bm25])
     rows = [
         {"system": "BM25", "training": "-", **retrieval_metrics(bm25, data.qrels)},
         {"system": "before", "training": "statistics of the text", **result["retrieval"]["before"]},
@@ -57,12 +59,19 @@ def main():
         {
             "system": "GUR with BM25",
             "training": "sum of z-scores",
-            **retrieval_metrics(fuse([dense, bm25]), data.qrels),
+            **retrieval_metrics(both, data.qrels),
         },
     ]
+    joined, alone = (retrieval_metrics(each, data.qrels, per_query=True)["ndcg@10"] for each in (both, bm25))
+    gain = paired_comparison(joined, alone)
     size = f"{len(data.query_ids)} queries, {len(data.corpus_ids)} documents"
     print(f"\nSciFact, {size}; nothing was learned from but the documents:\n")
     print(format_table(rows, ["system", "training", "ndcg@10", "recall@100"]))
+
+    print(
+        f"\nGUR with BM25 against BM25: {gain.difference:+.3f} nDCG@10, 95 % interval {gain.low:+.3f} to "
+        f"{gain.high:+.3f} over the queries, p = {gain.p_value:.2g}."
+    )
 
     texts = [data.corpus_texts[place] for place in (3, 500, 2000)]
     print("\nThe nearest of six topics:\n")
