@@ -91,8 +91,6 @@ def model_sequences(
     chunk = overflow == "chunk"
     if chunk and not tokenizer.is_fast:
         raise InputError("A slow tokenizer cannot cut texts into chunks; save a fast one (tokenizer.json).")
-    if chunk and max_seq_length <= tokenizer.num_special_tokens_to_add():
-        raise InputError(f"max_seq_length is {max_seq_length}, which leaves no room for text; use more")
     sequences: list[np.ndarray] = []
     text_of_sequence: list[int] = []
     for block in _blocks(texts, progress):
@@ -259,16 +257,19 @@ def check_pooling(model, pooling: str | None) -> str:
     return pooling
 
 
-def check_length(encoder, tokenizer, max_seq_length: int | None) -> int:
-    """The length at which texts are cut; `InputError` if it is more than the model has positions for."""
+def check_length(encoder, tokenizer, max_seq_length: int | None, *, most: int = 512) -> int:
+    """The length at which texts are cut, for None what model and tokenizer take, `most` at most; `InputError` if it is
+    more than the model has positions for, or leaves no room for text."""
     reach = []
     for name, table in encoder.named_modules():
         if name.endswith("position_embeddings") and isinstance(table, torch.nn.Embedding):
             # RoBERTa and its kin count positions from padding_idx + 1
             reach.append(table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1))
     if max_seq_length is None:
-        configured = getattr(encoder.config, "max_position_embeddings", None) or 512
-        return min(tokenizer.model_max_length, configured, 512, *reach)
+        configured = getattr(encoder.config, "max_position_embeddings", None) or most
+        return min(tokenizer.model_max_length, configured, most, *reach)
+    if max_seq_length <= tokenizer.num_special_tokens_to_add():
+        raise InputError(f"max_seq_length is {max_seq_length}, which leaves no room for text; use more.")
     if reach and max_seq_length > min(reach):
         raise InputError(f"max_seq_length is {max_seq_length}, but the model takes {min(reach)} at most; lower it.")
     return max_seq_length

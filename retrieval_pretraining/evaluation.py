@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import torch
 
+from retrieval_pretraining.approximate_search import approximate_search
 from retrieval_pretraining.bm25 import bm25_run, describe_bm25
 from retrieval_pretraining.classification_evaluation import (
     ClassificationData,
@@ -309,12 +311,11 @@ def _measure_retrieval(
 
 
 def _search(queries, documents, data: RetrievalData, args: EvaluationArguments, **chunks) -> Run:
-    if args.approximate_search and not chunks:
-        from retrieval_pretraining.approximate_search import approximate_search as find
-
-        found, scores = find(queries, documents, TOP_K)
+    if args.approximate_search:
+        found, scores = approximate_search(queries, documents, TOP_K, **chunks)
     else:
-        found, scores = search(queries, documents, TOP_K, **chunks)
+        device = args.device or ("cuda" if torch.cuda.is_available() else None)
+        found, scores = search(queries, documents, TOP_K, device=device, **chunks)
     return {
         query: {data.corpus_ids[i]: score for i, score in zip(row, own.tolist(), strict=True) if i >= 0}
         for query, row, own in zip(data.query_ids, found, scores, strict=True)

@@ -1,47 +1,50 @@
-"""Any model as a function from texts to vectors: a checkpoint of ours, an AutoModel, a sentence-transformers folder.
+"""Any model as an encoder of queries and documents: what an evaluation compares.
 
-    encoder = load_encoder("outputs/gur", query_prompt="bge_en")
-    queries, documents = encoder.encode_queries(questions), encoder.encode_documents(texts)
-    encoder.describe()  # all it takes to get the same vectors again
+    encoder = load_encoder("outputs/gur")
+    documents, scores = search(encoder.encode_queries(queries), encoder.encode_documents(texts), k=10)
 
-Shapes: n texts, H size of a vector, C chunks.
+Checkpoints of this project, models of transformers and folders of sentence-transformers, all from safetensors. No
+weight is left to chance: what the vectors need and the checkpoint lacks is an error, and random weights are asked for.
 """
 
-from __future__ import annotations
-
-import hashlib
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, T5EncoderModel, UMT5EncoderModel
-from transformers.utils import logging as transformers_logging
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, AutoTokenizer
+from transformers.utils import logging as library_logging
 
-from retrieval_pretraining.encoding import (
-    check_length,
-    check_pooling,
-    check_texts,
-    encode_sequences,
-    model_sequences,
-)
+from retrieval_pretraining.encoding import OUR_MODELS, check_length, check_pooling
 from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.extras import import_extra
+from retrieval_pretraining.model_folders import (
+    SentenceTransformersFiles,
+    find_model,
+    read_config,
+    read_sentence_transformers_files,
+    sha256_of,
+    weight_files,
+)
+from retrieval_pretraining.search import check_device
+from retrieval_pretraining.text_encoder import SentenceTransformersEncoder, TextEncoder, check_batch_size
+
+__all__ = ["DTYPES", "PROMPTS", "TextEncoder", "load_encoder"]
 
 logger = logging.getLogger(__name__)
 
-PROMPTS = {  # of the BGE models (arXiv 2309.07597): before queries, not before documents
+# Known prompts by name: what the English and the Chinese BGE models were trained with before each query.
+PROMPTS = {
     "bge_en": "Represent this sentence for searching relevant passages: ",
     "bge_zh": "为这个句子生成表示以用于检索相关文章：",
 }
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = ("float32", "bfloat16", "float16")
 
-_ENCODER_ONLY = {"t5": T5EncoderModel, "mt5": T5EncoderModel, "umt5": UMT5EncoderModel}
-_SHOWN_KEYS = 3
+_T5_MODELS = ("t5", "mt5", "umt5")
 
 
 def load_encoder(
@@ -54,312 +57,215 @@ def load_encoder(
     document_prompt: str | None = None,
     max_seq_length: int | None = None,
     dtype: str = "float32",
-    device: str | None = None,
+    device: str | torch.device | None = None,
     batch_size: int = 64,
     random_weights: bool = False,
     seed: int = 0,
 ) -> TextEncoder:
-    """A model that encodes, in evaluation mode, on `device` (by default CUDA where there is one).
+    """The encoder in a folder or on the Hub.
 
     Args:
-        model_name_or_path: a checkpoint of this project, which needs no `trust_remote_code`; any AutoModel; or a
-            sentence-transformers folder, whose own pooling, normalisation and prompts are taken unless `pooling` is
-            given: then it is loaded as an AutoModel.
-        pooling: "cls", "mean", "eos" or "pooler_output"; None for what the checkpoint was made for, the first token
-            of an AutoModel, or the mean of a T5.
-        query_prompt, document_prompt: stand before each text, or a name in `PROMPTS`; None for the prompts of a
-            sentence-transformers folder, else for none.
-        max_seq_length: where texts are cut; None for what model and tokenizer take, 512 at most.
-        dtype: of the weights, a name in `DTYPES`; vectors are float32 all the same.
-        batch_size: texts that are encoded at once.
-        random_weights: the same architecture and tokenizer, with weights drawn anew by `seed`.
+        model_name_or_path: a checkpoint of this project, whose code is that of this package; a model of transformers,
+            of a T5 the encoder; or a folder of sentence-transformers. What the files of the latter say about pooling,
+            prompts and length holds wherever the options leave it open.
+        trust_remote_code: whether other code that comes with a model may run.
+        pooling: "cls", "mean", "eos" or "pooler_output", see `encode_texts`. None or "auto": that of the folder; else
+            the sentence vector of our models, "mean" for the encoder of a T5, "cls" for others. A pooling that is
+            named leaves out what sentence-transformers has after the model, such as a dense layer.
+        query_prompt, document_prompt: stand before each query and document; names in `PROMPTS` stand for those. None:
+            that of the folder, else none. "" is none.
+        dtype: "float32", "bfloat16" or "float16", whatever the checkpoint is in; the vectors are float32 in any case.
+        device: by default a GPU if there is one.
+        random_weights: the same model and tokenizer, with weights drawn anew from `seed`: what to compare with.
 
     Raises:
-        InputError: there is no such model or it cannot be loaded here, it lacks weights that its vectors depend on,
-            its weights are a pickle, or an option does not suit it.
+        InputError: no such model, or the Hub cannot be reached; no configuration, tokenizer or safetensors; weights
+            that the vectors need are missing or of another size; custom code without `trust_remote_code`; an option
+            that does not suit the model; sentence-transformers is needed and not installed.
     """
-    if dtype not in DTYPES:
-        raise InputError(f'dtype is "{dtype}"; choose "{", ".join(DTYPES)}".')
-    if batch_size < 1:
-        raise InputError(f"batch_size is {batch_size}; use 1 or more.")
     name = str(model_name_or_path)
-    config = _load("config", name, AutoConfig, revision=revision, trust_remote_code=trust_remote_code)
-    options = {
-        "name": name,
-        "revision": revision or getattr(config, "_commit_hash", None),
-        "prompts": (query_prompt, document_prompt),
-        "max_seq_length": max_seq_length,
-        "dtype": dtype,
-        "device": device or ("cuda" if torch.cuda.is_available() else "cpu"),
-        "batch_size": batch_size,
-        "random_weights": random_weights,
-        "trust_remote_code": trust_remote_code,
-    }
-    with _seeded(seed), _quiet():
-        if pooling is None and config.model_type not in ("gur", "retromae") and _has_modules(name, revision):
-            return _SentenceTransformersEncoder(config, **options)
-        return _TransformersEncoder(config, pooling, **options)
-
-
-class TextEncoder(ABC):
-    """Texts -> vectors of length 1, float32 [n, H], in the order of the texts; see `load_encoder`.
-
-    A text's vector does not depend on the others or on the size of a batch, but for rounding. All methods raise
-    `InputError` for no texts, for what is no string, and for vectors that are not finite.
-    """
-
-    name: str
-    query_prompt: str
-    document_prompt: str
-
-    def encode_queries(self, texts: Sequence[str], *, progress: bool | None = None) -> np.ndarray:
-        return self.encode(texts, prompt=self.query_prompt, progress=progress)
-
-    def encode_documents(self, texts: Sequence[str], *, progress: bool | None = None) -> np.ndarray:
-        return self.encode(texts, prompt=self.document_prompt, progress=progress)
-
-    def encode(self, texts: Sequence[str], *, prompt: str = "", progress: bool | None = None) -> np.ndarray:
-        """Vectors of texts with a prompt before each; `progress` None shows a bar for many texts only."""
-        check_texts(texts)
-        vectors = self._encode([prompt + text for text in texts], progress)
-        if not np.isfinite(vectors).all():
-            raise InputError(
-                f"{self.name} gives vectors that are not finite: it has diverged, or needs another dtype."
-            )
-        return vectors
-
-    @abstractmethod
-    def encode_document_chunks(
-        self, texts: Sequence[str], *, chunk_size: int, progress: bool | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Vectors of chunks of up to `chunk_size` tokens [C, H], and the document that each is of, [C], ascending."""
-
-    @abstractmethod
-    def describe(self) -> dict[str, Any]:
-        """The entry of a dense system in the results of an evaluation."""
-
-    @abstractmethod
-    def _encode(self, texts: list[str], progress: bool | None) -> np.ndarray: ...
-
-
-class _TransformersEncoder(TextEncoder):
-    def __init__(self, config, pooling, *, name, revision, prompts, max_seq_length, dtype, device, **options):
-        self.name = name
-        self.query_prompt, self.document_prompt = (PROMPTS.get(prompt, prompt) or "" for prompt in prompts)
-        hub = {"revision": revision, "trust_remote_code": options["trust_remote_code"]}
-        self.tokenizer = _load("tokenizer", name, AutoTokenizer, **hub)
-        self.model = _load_model(config, name, hub, dtype=dtype, random_weights=options["random_weights"])
-        self.model.to(device).eval()
-        if pooling is None and config.model_type in _ENCODER_ONLY:
-            pooling = "mean"  # its first token is a word like any other
-        self.pooling = check_pooling(self.model, pooling)
-        self.max_seq_length = check_length(self.model.base_model, self.tokenizer, max_seq_length)
-        self.batch_size = options["batch_size"]
-        if self.tokenizer.pad_token_id is None:
-            raise InputError(f"{name}: its tokenizer has no padding token, so texts cannot be encoded together.")
-        _check_vocabulary(self.model, self.tokenizer, name)
-        self._described = {"revision": revision, "dtype": dtype, "random_weights": options["random_weights"]}
-
-    def encode_document_chunks(self, texts, *, chunk_size, progress=None):
-        check_texts(texts, "documents")
-        options = {"max_seq_length": chunk_size, "overflow": "chunk", "progress": progress}
-        documents = [self.document_prompt + text for text in texts]
-        sequences, document_of_chunk = model_sequences(self.model, self.tokenizer, documents, **options)
-        return self._vectors(sequences, progress), document_of_chunk
-
-    def describe(self):
-        return {
-            "model_name_or_path": self.name,
-            "model_type": self.model.config.model_type,
-            **self._described,
-            "weights_sha256": None if self._described["random_weights"] else weights_hash(self.name),
-            "pooling": self.pooling,
-            "query_prompt": self.query_prompt,
-            "document_prompt": self.document_prompt,
-            "max_seq_length": self.max_seq_length,
-            "vector_size": int(self._vectors([np.array([0])], False).shape[1]),
-            "parameters": sum(weight.numel() for weight in self.model.parameters()),
-            "batch_size": self.batch_size,
-        }
-
-    def _encode(self, texts, progress):
-        options = {"max_seq_length": self.max_seq_length, "progress": progress}
-        return self._vectors(model_sequences(self.model, self.tokenizer, texts, **options)[0], progress)
-
-    def _vectors(self, sequences, progress) -> np.ndarray:
-        options = {"batch_size": self.batch_size, "pooling": self.pooling, "progress": progress}
-        return encode_sequences(self.model, sequences, pad_token_id=self.tokenizer.pad_token_id, **options)
-
-
-class _SentenceTransformersEncoder(TextEncoder):
-    def __init__(self, config, *, name, revision, prompts, max_seq_length, dtype, device, **options):
-        library = import_extra("sentence_transformers", "sentence-transformers")
-        self.name, self.batch_size = name, options["batch_size"]
-        try:
-            self.model = library.SentenceTransformer(
-                name,
-                revision=revision,
-                device=device,
-                trust_remote_code=options["trust_remote_code"],
-                model_kwargs={"dtype": DTYPES[dtype], "use_safetensors": True},
-            )
-        except (OSError, ValueError, KeyError, ImportError) as error:
-            raise InputError(f"{name} cannot be loaded by sentence-transformers: {_first_line(error)}") from error
-        if not options["random_weights"]:
-            _check_loaded(self.model[0], name)
-        elif hasattr(self.model[0], "auto_model"):
-            fresh = AutoModel.from_config(config, trust_remote_code=options["trust_remote_code"])
-            self.model[0].auto_model.load_state_dict(fresh.state_dict())
+    if dtype not in DTYPES:
+        raise InputError(f'dtype is "{dtype}"; choose "float32", "bfloat16" or "float16".')
+    check_batch_size(batch_size)
+    device = check_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    folder, commit = find_model(model_name_or_path, revision=revision)
+    files = read_sentence_transformers_files(folder)
+    pooling = None if pooling == "auto" else pooling
+    options = dict(
+        name=(Path(name).expanduser().resolve() if Path(name).expanduser().is_dir() else Path(name)).name,
+        query_prompt=_prompt(query_prompt, "" if files is None else files.query_prompt),
+        document_prompt=_prompt(document_prompt, "" if files is None else files.document_prompt),
+        batch_size=batch_size,
+        model_name_or_path=name,
+        revision=commit,
+        random_weights=random_weights,
+    )
+    if files is not None and not files.cosine:
+        logger.warning("%s compares by dot products of vectors of any length; here they get length 1: cosine.", name)
+    loading = dict(name=name, dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code)
+    if files is not None and pooling is None and not _is_all_of_it(files, name):
+        model = _load_sentence_transformers(folder, files, **loading)
+        if random_weights:
+            _draw_anew(model, files, seed=seed, **loading)
         else:
-            raise InputError(f"{name} is no transformer: there is nothing to draw at random.")
-        self.model.eval()
-        if max_seq_length is not None:
-            self.model.max_seq_length = max_seq_length
-        own = self.model.prompts or {}
-        defaults = (own.get("query", ""), own.get("document", "") or own.get("passage", ""))
-        self.query_prompt, self.document_prompt = (
-            default if prompt is None else PROMPTS.get(prompt, prompt)
-            for prompt, default in zip(prompts, defaults, strict=True)
-        )
-        self._described = {"revision": revision, "dtype": dtype, "random_weights": options["random_weights"]}
-        self._model_type = config.model_type
+            options["weights_sha256"] = sha256_of(sorted(folder.rglob("*.safetensors")))
+        return SentenceTransformersEncoder(model.to(device).eval(), max_seq_length=max_seq_length, **options)
 
-    def encode_document_chunks(self, texts, *, chunk_size, progress=None):
-        raise InputError(
-            f"{self.name} is a sentence-transformers folder, which takes whole texts: give --pooling to search chunks."
-        )
-
-    def describe(self):
-        pooling = next((module for module in self.model if type(module).__name__ == "Pooling"), None)
-        mode = getattr(pooling, "pooling_mode", None) or "its own modules"
-        return {
-            "model_name_or_path": self.name,
-            "model_type": self._model_type,
-            **self._described,
-            "weights_sha256": None if self._described["random_weights"] else weights_hash(self.name),
-            "pooling": f"sentence-transformers: {mode}",
-            "query_prompt": self.query_prompt,
-            "document_prompt": self.document_prompt,
-            "max_seq_length": self.model.max_seq_length,
-            "vector_size": int(self.encode(["a"], progress=False).shape[1]),
-            "parameters": sum(weight.numel() for weight in self.model.parameters()),
-            "batch_size": self.batch_size,
-        }
-
-    def _encode(self, texts, progress):
-        shown = len(texts) >= 1000 if progress is None else progress
-        vectors = self.model.encode(
-            texts, prompt="", batch_size=self.batch_size, normalize_embeddings=True, show_progress_bar=shown
-        )
-        return np.asarray(vectors, dtype=np.float32)
-
-
-# --- Loading ------------------------------------------------------------------------------------------------------
-
-
-def weights_hash(folder: str | Path) -> str | None:
-    """SHA-256 of the safetensors files of a local folder, in the order of their names; None where it has none."""
-    files = sorted(Path(folder).glob("*.safetensors")) if Path(folder).is_dir() else []
-    if not files:
-        return None
-    digest = hashlib.sha256()
-    for file in files:
-        with open(file, "rb") as content:
-            while block := content.read(1 << 20):
-                digest.update(block)
-    return digest.hexdigest()
-
-
-def _load_model(config, name: str, hub: dict, *, dtype: str, random_weights: bool) -> PreTrainedModel:
-    model_class = _ENCODER_ONLY.get(config.model_type, AutoModel)
+    transformer = folder if files is None else files.transformer
+    tokenizer = _load_tokenizer(transformer, name, trust_remote_code)
+    missing: list[str] = []
     if random_weights:
-        make = model_class.from_config if model_class is AutoModel else model_class._from_config
-        extra = {"trust_remote_code": hub["trust_remote_code"]} if model_class is AutoModel else {}
-        return make(config, **extra).to(DTYPES[dtype])
-    more = {"dtype": DTYPES[dtype], "use_safetensors": True, "output_loading_info": True}
-    model, info = _load("model", name, model_class, **hub, **more)
-    _refuse_missing(info["missing_keys"], name)
-    if info.get("mismatched_keys"):
-        raise InputError(f"{name}: weights have another shape than config.json says; it is of another checkpoint.")
-    return model
+        model = _random_model(transformer, seed=seed, **loading)
+    else:
+        model, missing = _load_model(transformer, **loading)
+        options["weights_sha256"] = sha256_of(weight_files(transformer, name))
+    if pooling is None and files is not None:
+        pooling = files.pooling
+    if pooling is None and model.config.model_type in _T5_MODELS:
+        pooling = "mean"
+    pooling = check_pooling(model, pooling)
+    _check_missing(missing, model, pooling, name)
+    if "add_pooling_layer" in signature(type(model).__init__).parameters:
+        model.pooler = None  # a layer for next-sentence prediction, which no pooling here reads
+    if max_seq_length is None and files is not None:
+        max_seq_length = files.max_seq_length or _longest(model, tokenizer)
+    model = model.to(device).eval()
+    return TextEncoder(model, tokenizer, pooling=pooling, max_seq_length=max_seq_length, **options)
 
 
-def _refuse_missing(missing, name: str):
-    # The layer for next-sentence prediction, which no pooling of an AutoModel here reads.
-    missing = sorted(key for key in missing if not key.startswith(("pooler.", "encoder.pooler.")))
-    if missing:
-        shown = ", ".join(missing[:_SHOWN_KEYS]) + (", ..." if len(missing) > _SHOWN_KEYS else "")
-        raise InputError(
-            f"{name} lacks {len(missing)} weights ({shown}): its vectors would be random; give a whole checkpoint."
-        )
+def _prompt(given: str | None, own: str) -> str:
+    return own if given is None else PROMPTS.get(given, given)
 
 
-def _check_loaded(module, name: str):
-    """What sentence-transformers loaded is all in the files: it says nothing of what it had to draw at random."""
-    model = getattr(module, "auto_model", None)
-    if isinstance(model, PreTrainedModel):
-        files = sorted(Path(name).rglob("*.safetensors")) if Path(name).is_dir() else []
-        if not files:
-            return
-        from safetensors import safe_open
-
-        present: set[str] = set()
-        for file in files:
-            with safe_open(file, framework="pt") as content:
-                present.update(content.keys())
-        tied = getattr(model, "all_tied_weights_keys", None) or {}
-        prefix = f"{model.base_model_prefix}."
-        wanted = {key for key, _ in model.named_parameters() if key not in tied}
-        _refuse_missing({key for key in wanted if not present & {key, prefix + key}}, name)
+def _is_all_of_it(files: SentenceTransformersFiles, name: str) -> bool:
+    """Whether model and pooling make the vector, so that no module of sentence-transformers has to run."""
+    if files.plain:
+        return True
+    only_transformer = files.modules in (("Transformer",), ("Transformer", "Normalize"))
+    return only_transformer and read_config(files.transformer, name)["model_type"] in OUR_MODELS
 
 
-def _load(what: str, name: str, auto, **options):
+def _longest(model, tokenizer) -> int | None:
+    """What model and tokenizer take, also more than 512; None if neither says."""
+    unknown = 10**9
+    longest = check_length(model.base_model, tokenizer, None, most=unknown)
+    return None if longest == unknown else longest
+
+
+# --- Loading ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _loading(name: str) -> Iterator[None]:
+    """The library says nothing about weights, which are checked here; its errors become `InputError`."""
+    verbosity, bars = library_logging.get_verbosity(), library_logging.is_progress_bar_enabled()
+    library_logging.set_verbosity_error()
+    library_logging.disable_progress_bar()
     try:
-        return auto.from_pretrained(name, **options)
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, TypeError) as error:
-        raise InputError(f"{name}: its {what} cannot be loaded: {_first_line(error)}") from error
+        yield
+    except InputError:
+        raise
+    except (OSError, ValueError, TypeError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
+        custom = "trust_remote_code" in str(error)
+        reason = "it brings code of its own, which runs only with trust_remote_code" if custom else _first_line(error)
+        raise InputError(f"{name}: cannot be loaded: {reason}.") from error
+    finally:
+        library_logging.set_verbosity(verbosity)
+        if bars:
+            library_logging.enable_progress_bar()
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
-def _has_modules(name: str, revision: str | None) -> bool:
-    if Path(name).is_dir():
-        return (Path(name) / "modules.json").is_file()
-    from transformers.utils import cached_file
-
-    found = cached_file(name, "modules.json", revision=revision, _raise_exceptions_for_missing_entries=False)
-    return found is not None
-
-
-def _check_vocabulary(model, tokenizer, name: str):
-    known = model.get_input_embeddings().num_embeddings
-    highest = max(tokenizer.get_vocab().values(), default=0)
-    if highest >= known:
+def _load_tokenizer(folder: Path, name: str, trust_remote_code: bool):
+    with _loading(f"{name}: its tokenizer"):
+        read_config(folder, name)  # which the library reads too, with an error of many lines
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    if len(tokenizer) < len(tokenizer.all_special_ids) + 10:  # what the library makes of a folder without one
         raise InputError(
-            f"{name}: its tokenizer has token {highest}, but the model knows {known} tokens; they do not fit."
+            f"{name}: there is no tokenizer; copy tokenizer.json and tokenizer_config.json into its folder."
+        )
+    return tokenizer
+
+
+def _config_and_class(folder: Path, name: str, trust_remote_code: bool) -> tuple[Any, Any, bool]:
+    """Configuration, Auto class and whether the model's own code runs: ours does not, the package has it."""
+    model_type = read_config(folder, name)["model_type"]
+    trusted = trust_remote_code and model_type not in OUR_MODELS
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=trusted)
+    return config, AutoModelForTextEncoding if model_type in _T5_MODELS else AutoModel, trusted
+
+
+def _load_model(folder: Path, *, name: str, dtype: torch.dtype, trust_remote_code: bool) -> tuple[Any, list[str]]:
+    """The model, and the names of the weights that are not in the checkpoint or of another size there."""
+    weight_files(folder, name)
+    with _loading(name):
+        config, auto, trusted = _config_and_class(folder, name, trust_remote_code)
+        model, info = auto.from_pretrained(
+            folder,
+            config=config,
+            dtype=dtype,
+            use_safetensors=True,
+            trust_remote_code=trusted,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
+    mismatched = (each if isinstance(each, str) else each[0] for each in info["mismatched_keys"])
+    return model, sorted({*info["missing_keys"], *mismatched})
+
+
+def _random_model(folder: Path, *, name: str, dtype: torch.dtype, trust_remote_code: bool, seed: int):
+    with _loading(name), torch.random.fork_rng(devices=[]):
+        config, auto, trusted = _config_and_class(folder, name, trust_remote_code)
+        torch.random.default_generator.manual_seed(seed)  # not torch.manual_seed: it seeds the GPUs as well
+        # in float32 first, so that the weights are those of the seed in any type
+        return auto.from_config(config, dtype=torch.float32, trust_remote_code=trusted).to(dtype)
+
+
+def _check_missing(missing: list[str], model, pooling: str, name: str):
+    unread = ["logit_scale"]
+    if pooling != "pooler_output":
+        unread += ["pooler.", "projection.", "token_weights."]
+    needed = [key for key in missing if not key.startswith(tuple(unread))]
+    if needed:
+        total = len(model.state_dict())
+        some = ", ".join(needed[:3]) + (" ..." if len(needed) > 3 else "")
+        raise InputError(
+            f"{name}: {len(needed)} of {total} weights of {type(model).__name__} are missing or of another size and "
+            f"would be random: {some}; load a complete checkpoint of this architecture (random_weights asks for them)."
         )
 
 
-@contextmanager
-def _seeded(seed: int):
-    """Whatever is drawn in here is drawn by `seed`, and leaves no trace outside."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        yield
+def _load_sentence_transformers(
+    folder: Path, files: SentenceTransformersFiles, *, name: str, dtype: torch.dtype, trust_remote_code: bool
+):
+    sentence_transformers = import_extra("sentence_transformers", "sentence-transformers")
+    if files.modules[0] == "Transformer":
+        # once more by itself: sentence-transformers does not say what is missing
+        model, missing = _load_model(files.transformer, name=name, dtype=dtype, trust_remote_code=trust_remote_code)
+        _check_missing(missing, model, "cls", name)
+        _load_tokenizer(files.transformer, name, trust_remote_code)
+    with _loading(name):
+        return sentence_transformers.SentenceTransformer(
+            str(folder),
+            device="cpu",
+            trust_remote_code=trust_remote_code,
+            model_kwargs={"dtype": torch.float32, "use_safetensors": True},
+        ).to(dtype)
 
 
-@contextmanager
-def _quiet():
-    """Without the bars and tables of loading: what matters of them is an error here."""
-    level = transformers_logging.get_verbosity()
-    bars = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(level)
-        if bars:
-            transformers_logging.enable_progress_bar()
+def _draw_anew(model, files: SentenceTransformersFiles, *, seed: int, **loading):
+    """Random weights in all modules of a `SentenceTransformer`."""
+    first, *others = model
+    if files.modules[0] == "Transformer":
+        random = _random_model(files.transformer, seed=seed, **loading)
+        first.auto_model.load_state_dict(random.state_dict(), strict=False)  # it may lack a pooler
+    else:
+        others = [first, *others]
+    with torch.random.fork_rng(devices=[]):
+        torch.random.default_generator.manual_seed(seed)
+        for module in (part for other in others for part in other.modules()):
+            if hasattr(module, "reset_parameters"):
+                module.reset_parameters()

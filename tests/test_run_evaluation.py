@@ -193,3 +193,14 @@ def test_names_are_as_short_as_they_can_be(tmp_path):
     assert model_names(["outputs/demo/encoder"]) == ["demo/encoder"]
     with pytest.raises(InputError, match="the same model twice"):
         model_names(["a/x", "a/x"])
+
+
+def test_approximate_search_finds_the_same_in_so_little(place, tmp_path, results):
+    pytest.importorskip("faiss")
+    command = ["--eval_retrieval_dir", place / "tiny", "--model_name_or_path", place / "gur", "--approximate_search"]
+    command += ["--random_weights", "False", "--output_dir", tmp_path]
+    assert main([str(word) for word in command]) == 0
+    found = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    assert values(found, "tiny", "ndcg@10") == {
+        "gur": pytest.approx(values(results, "tiny", "ndcg@10")["gur"], abs=1e-6)
+    }

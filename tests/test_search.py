@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+import torch
 
+from retrieval_pretraining import search as room
 from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.search import search
 
@@ -53,6 +55,58 @@ def test_never_are_all_queries_and_documents_compared_at_once(monkeypatch):
     assert sum(rows * columns for rows, columns in sizes) == 600 * 50
 
 
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def on_device(request, monkeypatch):
+    """`search` by torch, which a CPU would otherwise not do."""
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    monkeypatch.setattr(room, "_QUERIES_AT_ONCE_ON_DEVICE", 100)
+
+    def searched(queries, documents, k, *, document_of_chunk=None, chunk_score=None, block_size=16384):
+        whole = document_of_chunk is None
+        bounds = np.arange(len(documents) + 1) if whole else room.chunk_bounds(document_of_chunk, documents)
+        k = min(k, len(bounds) - 1)
+        device = torch.device(request.param)
+        return room._search_on(device, queries, documents, bounds, k, None if whole else chunk_score, block_size)
+
+    return searched
+
+
+@pytest.mark.parametrize("block_size", [1, 7, 100])
+def test_a_device_finds_the_same_with_the_same_ties(on_device, block_size):
+    for queries, documents in (
+        (few_values(250), few_values(40, seed=1)),
+        (few_values(3), np.zeros((9, 4), np.float32)),
+        (few_values(0), few_values(3)),
+        np.random.default_rng(0).standard_normal((2, 60, 16)).astype(np.float32),
+    ):
+        expected = search(queries, documents, 9)
+        found, scores = on_device(queries, documents, 9, block_size=block_size)
+        assert (found.dtype, scores.dtype) == (np.int64, np.float32)
+        np.testing.assert_array_equal(found, expected[0])
+        np.testing.assert_allclose(scores, expected[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("block_size", [1, 5, 100])
+@pytest.mark.parametrize("chunk_score", ["max", "mean", "max+mean"])
+def test_a_device_scores_documents_by_their_chunks(on_device, chunk_score, block_size):
+    queries, chunks = np.random.default_rng(0).standard_normal((2, 30, 8)).astype(np.float32)
+    of_chunk = np.repeat(np.arange(8), [1, 7, 2, 1, 9, 3, 1, 6])
+    options = dict(document_of_chunk=of_chunk, chunk_score=chunk_score)
+    expected = search(queries, chunks, 5, **options)
+    found, scores = on_device(queries, chunks, 5, **options, block_size=block_size)
+    np.testing.assert_array_equal(found, expected[0])
+    np.testing.assert_allclose(scores, expected[1], rtol=1e-6)
+
+
+def test_keys_are_in_the_order_of_scores_and_give_them_back():
+    scores = torch.tensor([[0.5, -0.0, 0.0, -1e-30, 1e-30, -3.5, 3.5, 0.5]])
+    keys = room._keys(scores, 10)
+    order = keys.argsort(dim=1, descending=True)
+    assert order.tolist() == [[6, 0, 7, 4, 1, 2, 3, 5]]
+    assert torch.equal(room._scores(keys), scores + 0.0)
+
+
 def test_more_than_there_are_gives_all():
     found, _ = search(few_values(2), few_values(3), 10)
     assert [sorted(row) for row in found.tolist()] == [[0, 1, 2]] * 2
@@ -74,6 +128,8 @@ def test_no_queries_find_nothing():
         ({"document_of_chunk": [1, 1, 2]}, "rise by 0 or 1"),
         ({"document_of_chunk": [-1, 0, 1]}, "rise by 0 or 1"),
         ({"document_of_chunk": [0, 1]}, "rise by 0 or 1"),
+        ({"device": "cuda:77"}, 'device "cuda:77" cannot be used here'),
+        ({"device": "gpu"}, 'device "gpu" cannot be used here'),
     ],
 )
 def test_what_cannot_be_searched_is_an_error_in_a_sentence(changes, said):
