@@ -57,7 +57,7 @@ extras["test"] = [
 # Not part of `test`: datatrove needs newer versions of numpy and huggingface_hub than the oldest supported ones.
 extras["cluster"] = ["datatrove>=0.10.1", "orjson>=3.10"]
 extras["faiss"] = ["faiss-cpu>=1.8"]
-extras["mteb"] = ["mteb>=2.1"]
+extras["mteb"] = ["mteb>=2.26"]
 extras["ray"] = ['ray>=2.40; python_version < "3.14"']
 
 setup(

@@ -81,25 +81,39 @@ def model_sequences(
     """Texts -> token ids as the model was trained on them, and the text that each sequence is of.
 
     The models of this project get `text_sequences`, others what their tokenizer makes of a text. `overflow` and what
-    is returned are as there. `InputError` if the length does not suit the model, or for chunks by a slow tokenizer.
+    is returned are as there. `InputError` if the length does not suit the model.
     """
     encoder = model.base_model
     max_seq_length = check_length(encoder, tokenizer, max_seq_length)
     options = dict(max_seq_length=max_seq_length, progress=progress)
     if encoder.config.model_type in OUR_MODELS:
         return text_sequences(texts, tokenizer, overflow=overflow, **options)
-    chunk = overflow == "chunk"
-    if chunk and not tokenizer.is_fast:
-        raise InputError("A slow tokenizer cannot cut texts into chunks; save a fast one (tokenizer.json).")
+    prefix, suffix = ([], []) if overflow == "truncate" else _special_ids(tokenizer)
+    room = max_seq_length - len(prefix) - len(suffix)
+    known = (tokenizer.eos_token_id, tokenizer.cls_token_id, tokenizer.pad_token_id)
+    empty = [next((each for each in known if each is not None), 0)]  # where nothing is put around a text
     sequences: list[np.ndarray] = []
-    text_of_sequence: list[int] = []
+    counts: list[int] = []
     for block in _blocks(texts, progress):
-        encoded = tokenizer(block, truncation=True, max_length=max_seq_length, return_overflowing_tokens=chunk)
-        first = text_of_sequence[-1] + 1 if text_of_sequence else 0  # each text has a sequence
-        sequences += [np.array(row, dtype=np.int32) for row in encoded["input_ids"]]
-        numbers = encoded["overflow_to_sample_mapping"] if chunk else range(len(block))
-        text_of_sequence += [first + number for number in numbers]
-    return sequences, np.array(text_of_sequence, dtype=np.int64)
+        if overflow == "truncate":
+            chunks = [[ids] for ids in tokenizer(block, truncation=True, max_length=max_seq_length)["input_ids"]]
+        else:  # not by the tokenizer: tokenizers 0.23.1 drops what is behind the second chunk
+            whole = tokenizer(block, add_special_tokens=False, verbose=False)["input_ids"]
+            starts = [range(0, max(1, len(ids)), room) for ids in whole]
+            chunks = [[[*prefix, *ids[i : i + room], *suffix] for i in own] for ids, own in zip(whole, starts)]
+        sequences += [np.array(ids or empty, dtype=np.int32) for own in chunks for ids in own]
+        counts += map(len, chunks)
+    return sequences, np.repeat(np.arange(len(texts)), counts)
+
+
+def _special_ids(tokenizer) -> tuple[list[int], list[int]]:
+    """What the tokenizer puts before and behind a text."""
+    plain = tokenizer("a", add_special_tokens=False)["input_ids"]
+    whole = tokenizer("a")["input_ids"]
+    for start in range(len(whole) - len(plain) + 1):
+        if whole[start : start + len(plain)] == plain:
+            return whole[:start], whole[start + len(plain) :]
+    raise InputError("The tokenizer makes other tokens of a text that it puts special ones around; leave chunks out.")
 
 
 def text_sequences(

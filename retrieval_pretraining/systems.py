@@ -125,8 +125,8 @@ def load_encoder(
         pooling = "mean"
     pooling = check_pooling(model, pooling)
     _check_missing(missing, model, pooling, name)
-    if "add_pooling_layer" in signature(type(model).__init__).parameters:
-        model.pooler = None  # a layer for next-sentence prediction, which no pooling here reads
+    if pooling != "pooler_output" and "add_pooling_layer" in signature(type(model).__init__).parameters:
+        model.pooler = None  # a layer for next-sentence prediction, which nothing reads
     if max_seq_length is None and files is not None:
         max_seq_length = files.max_seq_length or _longest(model, tokenizer)
     model = model.to(device).eval()

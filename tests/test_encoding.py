@@ -1,5 +1,6 @@
 """Encoding in batches and threads: the same vectors, however the texts are spread."""
 
+import copy
 import random
 import threading
 
@@ -125,6 +126,16 @@ def test_chunks_of_other_models_hold_each_token_once(monkeypatch):
     for number, text in enumerate(texts):
         chunks = [ids[1:-1] for ids, own in zip(sequences, of_text, strict=True) if own == number]
         assert np.concatenate(chunks).tolist() == tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+@pytest.mark.parametrize("overflow", ["truncate", "chunk"])
+def test_a_text_has_a_token_even_where_the_tokenizer_adds_none(overflow):
+    tokenizer = copy.deepcopy(bert_tokenizer())
+    tokenizer.backend_tokenizer.post_processor = None
+    options = dict(max_seq_length=4, overflow=overflow)
+    sequences, of_text = model_sequences(stock_model("bert"), tokenizer, ["", "cat", ""], **options)
+    assert [len(ids) for ids in sequences] == [1, len(tokenizer("cat")["input_ids"]), 1]
+    assert of_text.tolist() == [0, 1, 2]
 
 
 def test_a_length_without_room_is_an_error():
