@@ -516,13 +516,17 @@ def test_help_shows_the_defaults_of_the_masks(capsys):
 
 def test_the_shipped_recipes_name_only_what_exists(tmp_path):
     from retrieval_pretraining.arguments import PairArguments, parse_arguments
+    from retrieval_pretraining.evaluation_arguments import EvaluationArguments
     from retrieval_pretraining.mining_settings import MiningSettings
 
     recipes = sorted((ROOT / "recipes").glob("*.yaml"))
     assert recipes
     for recipe in recipes:
         given = [str(recipe), "--output_dir", str(tmp_path), "--train_file", "x.txt"]
-        if recipe.name.startswith("mine_"):
+        if recipe.name.startswith("evaluate"):
+            (evaluation,) = parse_arguments([EvaluationArguments], given[:-2])
+            evaluation.check()
+        elif recipe.name.startswith("mine_"):
             for group in parse_arguments([PairArguments, MiningSettings], given):
                 group.check()
         else:
