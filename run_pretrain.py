@@ -47,7 +47,7 @@ from retrieval_pretraining.run_folder import (
     resume_command,
 )
 from retrieval_pretraining.text_statistics import count_tokens, format_statistics, unknown_warning
-from retrieval_pretraining.token_rows import DEFAULT_INIT, fit_rows, fit_vocabulary
+from retrieval_pretraining.token_rows import DEFAULT_INIT, fit_vocabulary
 from retrieval_pretraining.tokenizer_loading import load_tokenizer
 from retrieval_pretraining.trainer import NonFiniteLossError, SaveOnSignal
 
@@ -153,12 +153,18 @@ def run(
     tokenizer, change = load_tokenizer(objective, train, checkpoint=checkpoint, terms=terms)
     objective.check_tokenizer(tokenizer)
     model = objective.load_model(tokenizer)
-    fit_vocabulary(model, tokenizer, change, checkpoint=checkpoint)
     check_best_metric(args, model, retrieval)
     length = choose_length(data_args, objective.longest_input(model))
     encoded_length = objective.encoded_length(length)
     tokenizer.model_max_length = encoded_length
     train_examples = cut_text(objective, train, tokenizer, length, data_args, args, "training")
+    sequences = None
+    if change is not None and not data_args.streaming:
+        sequences = objective.sequences(train_examples, tokenizer)
+    init = {"init": model_args.new_token_init or DEFAULT_INIT, "seed": args.seed}
+    said = fit_vocabulary(model, tokenizer, change, sequences, checkpoint=checkpoint, **init)
+    if said is not None:
+        say(args, said)
     validation_examples = cut_text(objective, validation, tokenizer, length, data_args, args, "validation")
     if args.dataloader_drop_last and not data_args.streaming:
         size = args.per_device_train_batch_size * args.world_size
@@ -169,10 +175,6 @@ def run(
             )
     if model_args.init_weights == "corpus" and checkpoint is None:
         say(args, objective.start_from_corpus(model, train_examples, tokenizer))
-    if change is not None and not data_args.streaming:
-        sequences = objective.sequences(train_examples, tokenizer)
-        init = model_args.new_token_init or DEFAULT_INIT
-        say(args, fit_rows(model, change, sequences, init=init, seed=args.seed))
 
     if data_args.mix_file is not None:
         train_examples = _mix_in(objective, train_examples, tokenizer, length, data_args, args)

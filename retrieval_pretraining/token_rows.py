@@ -4,10 +4,10 @@ Whatever has a row for each token follows: token embeddings, the MLM head and so
 T5's LM head, tied or not, GUR's token weights, and the ids in the configuration. How the rows of new tokens start:
 
 - "pieces": the mean of the old rows of the token's pieces;
-- "statistics": which tokens of the training text stand together gives each token a vector (`corpus_start.py`), and a
-  linear map, fitted by least squares on the tokens that kept their rows, takes it into the space of those rows.
+- "statistics": predicted from that mean and from the company that the token keeps in the training text
+  (`cooccurrence_embeddings`), by a linear map that is fitted on the tokens that keep their rows.
 
-Shapes: V tokens of the new vocabulary, U of the old one, E size of a row.
+Shapes: V rows of the new vocabulary, U of the old one, E size of a row.
 """
 
 from __future__ import annotations
@@ -32,14 +32,30 @@ if TYPE_CHECKING:
 DEFAULT_INIT = "statistics"
 
 _CONFIG_IDS = [f"{role}_token_id" for role in ("pad", "bos", "eos", "cls", "sep", "mask", "decoder_start")]
-_RIDGE = 1e-5
+_RIDGE = 0.1
 
 
 @torch.no_grad()
-def move_rows(model: PreTrainedModel, change: VocabularyChange):
-    """Gives the model the new vocabulary, in place: kept rows move to their new ids, the others start from pieces.
+def move_rows(
+    model: PreTrainedModel,
+    change: VocabularyChange,
+    sequences: Sequence[Sequence[int]] | None = None,
+    *,
+    init: str = DEFAULT_INIT,
+    seed: int = 0,
+    max_tokens: int = 20_000_000,
+    show_progress: bool = True,
+) -> str:
+    """Gives the model the new vocabulary, in place; one sentence on how new tokens start.
 
-    A model that has more rows than its tokenizer has tokens keeps them where the vocabulary is only extended.
+    Kept rows move to their new ids. A model that has more rows than its tokenizer has tokens keeps them where the
+    vocabulary is only extended.
+
+    Args:
+        sequences: token ids of the training text in the new vocabulary; gone through twice, so not a generator. With
+            them the output biases of new tokens follow from their counts, as those of kept tokens do.
+        init: "pieces", or "statistics", which needs `sequences`.
+        max_tokens: of a longer text every n-th passage is used for the statistics.
 
     Raises:
         InputError: a model that counts positions from its padding id on would get another one.
@@ -49,11 +65,41 @@ def move_rows(model: PreTrainedModel, change: VocabularyChange):
         raise InputError(
             "--tokenizer_vocab_size is too small for this model's padding id, which cannot change; use more."
         )
-    old = {name: table.detach().clone() for name, table in _tables(model).items()}
-    pieces = _pieces(change, rows=model.config.vocab_size)
-    _resize(model, pieces.shape[0], _moved_ids(model.config, change.moved))
+    old = {name: _array(table) for name, table in _tables(model).items()}
+    kept_V, pieces_VU = _fitted_to(change, rows=model.config.vocab_size)
+    counts_V = vectors_VE = None
+    said = "new tokens start from the mean of their pieces"
+    if sequences is not None:
+        counts_V = token_counts(sequences, len(kept_V))
+        counts_V[change.special_ids] = 0
+        new = np.setdiff1d(np.flatnonzero(kept_V < 0), change.special_ids)
+        said = f"the text has {np.count_nonzero(counts_V[new]):,} of {len(new):,} new tokens; they start from "
+        enough = np.count_nonzero(_learnable(kept_V, pieces_VU, counts_V)) > 2 * old["embeddings"].shape[1]
+        if init == "statistics" and enough:
+            vectors_VE = cooccurrence_embeddings(
+                itertools.islice(sequences, 0, None, -(-int(counts_V.sum()) // max_tokens)),
+                vocab_size=len(kept_V),
+                hidden_size=old["embeddings"].shape[1],
+                excluded_ids=change.special_ids,
+                seed=seed,
+                standard_deviation=1.0,
+                show_progress=show_progress,
+            )
+            said += "their pieces and its statistics"
+        else:
+            too_few = ", as it has too few kept ones for statistics" if init == "statistics" else ""
+            said += f"the mean of their pieces{too_few}"
+
+    _resize(model, len(kept_V), _moved_ids(model.config, change.moved))
     for name, table in _tables(model).items():
-        table.copy_(_started(name, old[name], pieces))
+        rows = _new_rows(name, old[name], kept_V, pieces_VU, counts_V, vectors_VE)
+        rows[kept_V >= 0] = old[name][kept_V[kept_V >= 0]]
+        table.copy_(torch.from_numpy(rows).reshape(table.shape))
+    return said
+
+
+def _array(table: torch.Tensor) -> np.ndarray:
+    return table.detach().float().cpu().numpy().reshape(len(table), -1).copy()
 
 
 def _tables(model: PreTrainedModel) -> dict[str, nn.Parameter]:
@@ -69,32 +115,81 @@ def _tables(model: PreTrainedModel) -> dict[str, nn.Parameter]:
     return tables
 
 
-def _pieces(change: VocabularyChange, *, rows: int) -> sparse.csr_matrix:
-    """The pieces of each token, for a model of so many rows: more or fewer than its tokenizer has tokens."""
-    pieces = sparse.csr_matrix(change.pieces_VU[:, :rows])
-    pieces.resize(pieces.shape[0], rows)
-    if change.moved is None and rows > pieces.shape[0]:
-        pieces = sparse.vstack([pieces, sparse.eye(rows, format="csr")[pieces.shape[0] :]], format="csr")
-    return pieces
+def _fitted_to(change: VocabularyChange, *, rows: int) -> tuple[np.ndarray, sparse.csr_matrix]:
+    """`kept_V` and `pieces_VU` for a model of so many rows: more or fewer than its tokenizer has tokens."""
+    kept_V, pieces_VU = change.kept_V.copy(), sparse.csr_matrix(change.pieces_VU[:, :rows])
+    if change.moved is None:
+        kept_V = np.concatenate([kept_V, np.arange(len(kept_V), rows)])
+    kept_V[kept_V >= rows] = -1
+    pieces_VU.resize(len(kept_V), rows)
+    return kept_V, pieces_VU
 
 
-def _started(name: str, old: torch.Tensor, pieces: sparse.csr_matrix) -> torch.Tensor:
-    """A table for the new vocabulary; a token without pieces gets what tokens have on average."""
-    table = old.float().cpu().numpy().reshape(len(old), -1)
-    count = np.asarray(pieces.sum(axis=1))
-    some, one = count[:, 0] > 0, count[:, 0] == 1
-    started = np.empty((pieces.shape[0], table.shape[1]), dtype=np.float32)
-    started[:] = table.mean(0)
+def _new_rows(
+    name: str,
+    old: np.ndarray,
+    kept_V: np.ndarray,
+    pieces_VU: sparse.csr_matrix,
+    counts_V: np.ndarray | None,
+    vectors_VE: np.ndarray | None,
+) -> np.ndarray:
+    """A table as if all tokens were new; a token without pieces gets what tokens have on average."""
+    number_V1 = np.asarray(pieces_VU.sum(axis=1))
+    some = number_V1[:, 0] > 0
+    rows = np.repeat(old.mean(0, keepdims=True), len(kept_V), axis=0)
     if name == "bias":
-        # New tokens are rare ones, however frequent their pieces are (`fit_rows` knows better).
-        started[:] = np.quantile(table, 0.25)
+        # New tokens are rare ones, however frequent their pieces are.
+        rows[:] = np.quantile(old, 0.25)
+        seen = None if counts_V is None else (kept_V >= 0) & (counts_V > 0)
+        if seen is not None and np.unique(counts_V[seen]).size > 1:
+            logs = np.log(counts_V + 0.5)
+            rows[:, 0] = np.polyval(np.polyfit(logs[seen], old[kept_V[seen], 0], 1), logs)
     elif name == "token_weights":
         # Logarithms: in the mean over a text, a token counts as all its pieces did.
-        started[some] = np.log(pieces[some] @ np.exp(table))
+        rows[some] = np.log(pieces_VU[some] @ np.exp(old))
     else:
-        started[some] = pieces[some] @ table / count[some]
-    started[one] = pieces[one] @ table
-    return torch.from_numpy(started).to(old).reshape(-1, *old.shape[1:])
+        rows[some] = pieces_VU[some] @ old / number_V1[some]
+        if vectors_VE is not None:
+            learnable = _learnable(kept_V, pieces_VU, counts_V)
+            predicted = _predicted(old, rows, vectors_VE, kept_V, counts_V, learnable)
+            rows[counts_V > 0] = predicted[counts_V > 0]
+    return rows.astype(np.float32)
+
+
+def _learnable(kept_V: np.ndarray, pieces_VU: sparse.csr_matrix, counts_V: np.ndarray) -> np.ndarray:
+    """The tokens that show how rows follow from pieces and text: kept, in the text, and with pieces."""
+    return (kept_V >= 0) & (counts_V > 0) & (np.diff(pieces_VU.indptr) > 0)
+
+
+def _predicted(
+    old: np.ndarray,
+    pieces_VE: np.ndarray,
+    vectors_VE: np.ndarray,
+    kept_V: np.ndarray,
+    counts_V: np.ndarray,
+    learnable: np.ndarray,
+) -> np.ndarray:
+    """Rows by weighted least squares, [V, E]:
+
+        W = argmin sum_t c_t^0.5 |[x_t, p_t] W - (e_t - e)|^2 + ridge |W|^2
+
+    over the tokens t that can be learned from, with c_t their count, e_t their row and e the mean of such rows, x_t
+    their vector from the text and p_t the mean of their pieces, both centred and of length 1 on average. Each
+    prediction is scaled to the distance that rows have from e on average: a fit that explains little is short.
+    """
+    truth = old[kept_V[learnable]].astype(np.float64)
+    mean = truth.mean(0)
+    distance = np.linalg.norm(truth - mean, axis=1).mean()
+    features = []
+    for each in (vectors_VE, pieces_VE):
+        centred = each - each[learnable].mean(0, dtype=np.float64)
+        features.append(centred / max(np.linalg.norm(centred[learnable], axis=1).mean(), 1e-12))
+    features = np.concatenate(features, axis=1)
+    weighted = features[learnable] * np.sqrt(counts_V[learnable])[:, None]
+    gram = weighted.T @ features[learnable]
+    gram += _RIDGE * np.trace(gram) / len(gram) * np.eye(len(gram))
+    predicted = features @ np.linalg.solve(gram, weighted.T @ (truth - mean))
+    return mean + predicted * (distance / np.maximum(np.linalg.norm(predicted, axis=1, keepdims=True), 1e-12))
 
 
 def _padding_of_positions(model: PreTrainedModel) -> int | None:
@@ -132,111 +227,28 @@ def _resize(model: PreTrainedModel, rows: int, ids: dict[str, int | list[int] | 
         model.get_input_embeddings().padding_idx = model.config.pad_token_id
 
 
-# --- What the training text says ---
-
-
-@torch.no_grad()
-def fit_rows(
-    model: PreTrainedModel,
-    change: VocabularyChange,
-    sequences: Sequence[Sequence[int]],
-    *,
-    init: str = DEFAULT_INIT,
-    seed: int = 0,
-    max_tokens: int = 20_000_000,
-    show_progress: bool = True,
-) -> str:
-    """Improves the rows of new tokens by statistics of the training text, in place; one sentence on what was done.
-
-    In any case the output biases of new tokens follow from their counts, as those of kept tokens do. With `init`
-    "statistics" the rows of all new tokens that the text shows are predicted too, by
-
-        W = argmin sum_t c_t^0.5 |[x_t, 1] W - e_t|^2 + ridge |W|^2
-
-    over the kept tokens t, with x_t the token's vector from the text, e_t its row and c_t its count; the predictions
-    are scaled to the length that rows of kept tokens have at this count. New tokens that the text does not show keep
-    the mean of their pieces.
-
-    Args:
-        sequences: token ids of the passages in the new vocabulary; gone through twice, so not a generator.
-        max_tokens: of a longer text every n-th passage is used for the vectors.
-    """
-    tables = _tables(model)
-    size = model.config.vocab_size
-    counts = token_counts(sequences, size)
-    counts[change.special_ids] = 0
-    kept = np.zeros(size, dtype=bool)
-    kept[: len(change.kept_V)] = change.kept_V >= 0
-    new = np.zeros(size, dtype=bool)
-    new[: len(change.kept_V)] = change.kept_V < 0
-    new[change.special_ids] = False
-    shared, wanted = kept & (counts > 0), new & (counts > 0)
-    said = f"{int(wanted.sum()):,} of {int(new.sum()):,} new tokens are in the text"
-    if "bias" in tables and shared.sum() > 1:
-        _set(tables["bias"], new, _line(counts, tables["bias"].float().cpu().numpy(), shared)[new])
-    if init != "statistics" or not wanted.any():
-        return f"{said}; their rows are the mean of their pieces."
-    embedding_size = tables["embeddings"].shape[1]
-    if shared.sum() <= 2 * embedding_size:
-        return f"{said}; too few kept tokens are, so that the rows of new ones are the mean of their pieces."
-    vectors = cooccurrence_embeddings(
-        itertools.islice(sequences, 0, None, -(-int(counts.sum()) // max_tokens)),
-        vocab_size=size,
-        hidden_size=embedding_size,
-        excluded_ids=change.special_ids,
-        seed=seed,
-        standard_deviation=1.0,
-        show_progress=show_progress,
-    )
-    for name in ("embeddings", "head"):
-        if name in tables:
-            rows = tables[name].float().cpu().numpy()
-            _set(tables[name], wanted, _predicted(vectors, rows, counts, shared)[wanted])
-    return f"{said}; their rows follow from {int(counts.sum()):,} tokens of text and {int(shared.sum()):,} kept rows."
-
-
-def _set(table: nn.Parameter, where: np.ndarray, values: np.ndarray):
-    table[torch.from_numpy(where).to(table.device)] = torch.from_numpy(values).to(table)
-
-
-def _line(counts: np.ndarray, values: np.ndarray, shared: np.ndarray) -> np.ndarray:
-    """`values` [V] as a line in the logarithm of the count, fitted where `shared`."""
-    logs = np.log(counts + 0.5)
-    return np.polyval(np.polyfit(logs[shared], values[shared], 1), logs)
-
-
-def _predicted(vectors: np.ndarray, rows: np.ndarray, counts: np.ndarray, shared: np.ndarray) -> np.ndarray:
-    """The weighted least squares of `fit_rows`, [V, E]."""
-    weight = np.sqrt(counts[shared].astype(np.float64))[:, None]
-    design = np.concatenate([vectors, np.ones((len(vectors), 1))], axis=1).astype(np.float64)
-    gram = design[shared].T @ (weight * design[shared])
-    gram += _RIDGE * np.trace(gram) / len(gram) * np.eye(len(gram))
-    predicted = design @ np.linalg.solve(gram, design[shared].T @ (weight * rows[shared]))
-    lengths = np.linalg.norm(rows, axis=1)
-    wanted = np.exp(_line(counts, np.log(np.maximum(lengths, 1e-6)), shared))
-    return predicted * (wanted / np.maximum(np.linalg.norm(predicted, axis=1), 1e-6))[:, None]
-
-
-# --- A run ---
-
-
 def fit_vocabulary(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
     change: VocabularyChange | None = None,
+    sequences: Sequence[Sequence[int]] | None = None,
     *,
     checkpoint: str | None = None,
-):
-    """Gives a model the vocabulary of its run's tokenizer, in place.
+    **options,
+) -> str | None:
+    """Gives a model the vocabulary of its run's tokenizer, in place; a sentence, if there is something to say.
 
     With a `checkpoint`, whose weights will be loaded into the model, it gets as many rows and the same special ids.
     Without `change` the model's own tokenizer is not known, and new rows are drawn around the mean of the others.
+    `options` are those of `move_rows`.
     """
-    size = model.config.vocab_size
     if checkpoint is not None:
         saved = type(model.config).from_pretrained(checkpoint)
         _resize(model, saved.vocab_size, _special_ids(saved))
     elif change is not None:
-        move_rows(model, change)
-    elif len(tokenizer) > size:
+        return move_rows(model, change, sequences, **options)
+    elif len(tokenizer) > model.config.vocab_size:
+        said = f"vocabulary: {model.config.vocab_size:,} -> {len(tokenizer):,} tokens"
         model.resize_token_embeddings(len(tokenizer))
+        return said
+    return None

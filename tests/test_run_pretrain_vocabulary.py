@@ -62,7 +62,7 @@ def test_terms_become_tokens_of_the_model_and_of_its_encoder(shared, tmp_path, c
     printed = capsys.readouterr().out
     assert "terms.txt: 3 terms become tokens (1 one token already, 1 repeated, 1 blank lines)" in printed
     assert "vocabulary: 700 -> 703 tokens (700 kept, 3 new, 0 dropped); a text takes" in printed
-    assert "3 of 3 new tokens are in the text" in printed
+    assert "the text has 3 of 3 new tokens" in printed
     sentence = "Sensorless control of a magnet motor."
     for folder in (output, output / "encoder"):
         assert tokens_of(folder, sentence) == ["sensorless control", "of", "a", "magnet motor", "."]
