@@ -15,7 +15,8 @@ import signal
 import sys
 
 from retrieval_pretraining.arguments import PairArguments, parse_arguments
-from retrieval_pretraining.corpus import write_atomically
+from retrieval_pretraining.cleaning_settings import CleaningSettings
+from retrieval_pretraining.corpus_cache import write_atomically
 from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.mined_pairs import MinedPairs, mine_to_folder
 from retrieval_pretraining.mining_report import CARD_TITLE, format_counts, format_pairs, pairs_card
@@ -25,12 +26,14 @@ from retrieval_pretraining.pair_files import read_pairs
 SHOWN = 3
 
 
-def run(args: PairArguments, settings: MiningSettings) -> MinedPairs:
+def run(args: PairArguments, settings: MiningSettings, cleaning: CleaningSettings | None = None) -> MinedPairs:
     """One run; says what it did. Called by `main`, and by whoever wants a door's behaviour from Python."""
+    cleaning = cleaning or CleaningSettings()
     args.check()
     settings.check()
+    cleaning.check()
     pairs = mine_to_folder(
-        args.source(),
+        {**args.source(), "cleaning": cleaning},
         args.output_dir,
         settings,
         seed=args.seed,
@@ -72,7 +75,7 @@ def _why_none(args: PairArguments, settings: MiningSettings, counts: dict) -> st
 def main(arguments: list[str] | None = None) -> int:
     """The command line: returns the exit status."""
     try:
-        run(*parse_arguments([PairArguments, MiningSettings], arguments))
+        run(*parse_arguments([PairArguments, MiningSettings, CleaningSettings], arguments))
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -27,15 +27,17 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import torch
-from transformers import AutoTokenizer, set_seed
+from transformers import set_seed
 
+from retrieval_pretraining.added_terms import read_terms
 from retrieval_pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments, parse_arguments
+from retrieval_pretraining.cleaning_settings import CleaningSettings
 from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.gur_arguments import GURArguments
 from retrieval_pretraining.mining_settings import MiningSettings
-from retrieval_pretraining.objectives import OBJECTIVES, Run, first_line
+from retrieval_pretraining.mixing import mix
+from retrieval_pretraining.objectives import OBJECTIVES, Run
 from retrieval_pretraining.retrieval_evaluation import evaluate_retrieval, format_table, load_retrieval_data, sample
 from retrieval_pretraining.run_folder import (
     changed_settings,
@@ -44,10 +46,12 @@ from retrieval_pretraining.run_folder import (
     prepare_output,
     resume_command,
 )
-from retrieval_pretraining.tokenizer_training import train_tokenizer
+from retrieval_pretraining.text_statistics import count_tokens, format_statistics, unknown_warning
+from retrieval_pretraining.token_rows import DEFAULT_INIT, fit_vocabulary
+from retrieval_pretraining.tokenizer_loading import load_tokenizer
 from retrieval_pretraining.trainer import NonFiniteLossError, SaveOnSignal
 
-ARGUMENTS = [ModelArguments, DataArguments, PretrainingArguments, GURArguments, MiningSettings]
+ARGUMENTS = [ModelArguments, DataArguments, PretrainingArguments, GURArguments, MiningSettings, CleaningSettings]
 
 
 def say(args: PretrainingArguments, message: str):
@@ -68,67 +72,20 @@ def cut_text(objective, dataset, tokenizer, max_seq_length: int, data: DataArgum
     if not data.streaming:
         read, made = objective.units
         say(args, f"{name}: {len(dataset):,} {read}, {len(examples):,} {made} of at most {max_seq_length} tokens")
-        _check_unknown(examples, tokenizer, name, args)
+        _say_statistics(objective, examples, tokenizer, name, args)
     return examples
 
 
-def _check_unknown(examples, tokenizer, name: str, args: PretrainingArguments):
-    """Tokens that the tokenizer does not know are never predicted: many are worth a word, only such are an error."""
-    if tokenizer.unk_token_id is None:
-        return
-    ids = np.concatenate(examples.with_format("numpy")[:2000]["input_ids"])
-    others = [token for token in tokenizer.all_special_ids if token != tokenizer.unk_token_id]
-    content = ids[~np.isin(ids, others)]
-    share = float(np.mean(content == tokenizer.unk_token_id))
-    if share == 1.0:
+def _say_statistics(objective, examples, tokenizer, name: str, args: PretrainingArguments):
+    """One screen for the training text. Tokens that the tokenizer does not know are never predicted: many are worth a
+    word, only such are an error."""
+    tokens = count_tokens(examples, tokenizer)
+    if tokens.unknown_share == 1.0:
         raise InputError(f"The tokenizer knows not one token of the {name} text: is it of the text's language?")
-    if share > 0.05:
-        say(
-            args,
-            f"warning: the tokenizer does not know {share:.0%} of the tokens of the {name} text; they teach nothing",
-        )
-
-
-# --- The tokenizer ---------------------------------------------------------------------------------------------------
-
-
-def load_tokenizer(objective, model: ModelArguments, train_texts, args: PretrainingArguments, checkpoint: str | None):
-    if checkpoint is not None:  # its ids are what the weights know, whatever the text is now
-        return AutoTokenizer.from_pretrained(checkpoint)
-    if model.tokenizer_vocab_size is not None:
-        if not hasattr(train_texts, "__len__"):
-            raise InputError(
-                "--tokenizer_vocab_size reads all text first: leave out --streaming or give --tokenizer_name."
-            )
-        say(args, f"training a tokenizer of {model.tokenizer_vocab_size} tokens")
-        return train_tokenizer(
-            objective.texts(train_texts), vocab_size=model.tokenizer_vocab_size, kind=objective.tokenizer_kind
-        )
-    option = "tokenizer_name" if model.tokenizer_name else "model_name_or_path"
-    name = getattr(model, option)
-    hub = {"revision": model.model_revision, "token": model.token, "cache_dir": model.cache_dir}
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(name, use_fast=True, **hub)
-    except (OSError, ValueError) as error:
-        raise InputError(f"No tokenizer could be loaded from --{option} {name}: {first_line(error)}") from error
-    if model.tokenizer_name and model.model_name_or_path:
-        _check_same_vocabulary(tokenizer, model, hub)
-    return tokenizer
-
-
-def _check_same_vocabulary(tokenizer, model: ModelArguments, hub: dict):
-    """Another tokenizer may add tokens to the model's, but not give its rows another meaning."""
-    try:
-        own = AutoTokenizer.from_pretrained(model.model_name_or_path, use_fast=True, **hub).get_vocab()
-    except (OSError, ValueError):
-        return  # a model without a tokenizer: it has to be believed
-    given = tokenizer.get_vocab()
-    moved = sum(given.get(token) != number for token, number in own.items())
-    if moved:
-        raise InputError(
-            f"--tokenizer_name {model.tokenizer_name} gives {moved:,} of the model's {len(own):,} tokens another id: "
-            "its embeddings would mean other words. Use the model's own tokenizer, or train from scratch."
-        )
+    if name == "training":
+        say(args, format_statistics(objective.reading, tokens, unit=objective.sequence))
+    elif unknown_warning(tokens, name) is not None:
+        say(args, unknown_warning(tokens, name))
 
 
 def choose_length(data: DataArguments, longest: int) -> int:
@@ -166,16 +123,17 @@ def run(
     args: PretrainingArguments,
     gur_args: GURArguments | None = None,
     mining: MiningSettings | None = None,
+    cleaning: CleaningSettings | None = None,
 ) -> dict:
     """One run; returns what it measured. Called by `main` and by the demos."""
-    gur_args, mining = gur_args or GURArguments(), mining or MiningSettings()
+    gur_args, mining, cleaning = gur_args or GURArguments(), mining or MiningSettings(), cleaning or CleaningSettings()
     model_args.check()
     data_args.check(
         max_steps=args.max_steps, init_weights=model_args.init_weights, evaluates=args.eval_strategy != "no"
     )
     gur_args.check(objective=model_args.objective, from_scratch=model_args.config_name is not None)
     objective = OBJECTIVES[model_args.objective](
-        Run(model_args, data_args, args, gur_args, mining, say=functools.partial(say, args))
+        Run(model_args, data_args, args, gur_args, mining, cleaning, say=functools.partial(say, args))
     )
     objective.check()
     prepare_output(model_args, args)
@@ -183,6 +141,7 @@ def run(
     changed = changed_settings(model_args, data_args, args, *objective.settings(), resumed=checkpoint is not None)
     for name, (before, now) in changed.items():
         say(args, f"warning: resumed with another {name}: {before} -> {now}")
+    terms = read_terms(model_args.add_tokens) if model_args.add_tokens is not None and checkpoint is None else None
     retrieval = None
     if data_args.eval_retrieval_dir is not None:
         retrieval = load_retrieval_data(data_args.eval_retrieval_dir, split=data_args.eval_retrieval_split)
@@ -191,7 +150,7 @@ def run(
         train, validation = objective.load_text()
     set_seed(args.seed)
 
-    tokenizer = load_tokenizer(objective, model_args, train, args, checkpoint)
+    tokenizer, change = load_tokenizer(objective, train, checkpoint=checkpoint, terms=terms)
     objective.check_tokenizer(tokenizer)
     model = objective.load_model(tokenizer)
     check_best_metric(args, model, retrieval)
@@ -199,6 +158,13 @@ def run(
     encoded_length = objective.encoded_length(length)
     tokenizer.model_max_length = encoded_length
     train_examples = cut_text(objective, train, tokenizer, length, data_args, args, "training")
+    sequences = None
+    if change is not None and not data_args.streaming:
+        sequences = objective.sequences(train_examples, tokenizer)
+    init = {"init": model_args.new_token_init or DEFAULT_INIT, "seed": args.seed}
+    said = fit_vocabulary(model, tokenizer, change, sequences, checkpoint=checkpoint, **init)
+    if said is not None:
+        say(args, said)
     validation_examples = cut_text(objective, validation, tokenizer, length, data_args, args, "validation")
     if args.dataloader_drop_last and not data_args.streaming:
         size = args.per_device_train_batch_size * args.world_size
@@ -209,6 +175,9 @@ def run(
             )
     if model_args.init_weights == "corpus" and checkpoint is None:
         say(args, objective.start_from_corpus(model, train_examples, tokenizer))
+
+    if data_args.mix_file is not None:
+        train_examples = _mix_in(objective, train_examples, tokenizer, length, data_args, args)
 
     signals = SaveOnSignal()
     trainer = objective.trainer_class(
@@ -223,9 +192,11 @@ def run(
         callbacks=[signals],
         **objective.trainer_arguments(),
     )
+    if not data_args.streaming:
+        say(args, trainer.padding_report())
 
     count = None if data_args.streaming else len(train_examples)
-    results: dict = {"passages": count, "max_seq_length": encoded_length}
+    results: dict = {"passages": count, "max_seq_length": encoded_length, "cleaning": cleaning.summary()}
     scores = {}
     if retrieval is not None:
         scores["before"] = _retrieve(objective, model, tokenizer, retrieval, encoded_length, args)
@@ -262,6 +233,20 @@ def run(
         say(args, f"\n{retrieval.name}, cosine of the sentence vectors:\n{format_table(rows, list(rows[0]))}")
     say(args, objective.how_to_load(args.output_dir))
     return results
+
+
+def _mix_in(objective, examples, tokenizer, length: int, data: DataArguments, args: PretrainingArguments):
+    """The training examples, and their share of those of other text."""
+    others = []
+    for file in data.mix_file:
+        with args.main_process_first(desc="reading"):
+            text = objective.load_other_text(objective.run.mix_source(file))
+        others.append(cut_text(objective, text, tokenizer, length, data, args, file))
+    shares = data.mixed_shares()
+    mixed = mix([examples, *others], shares, seed=args.seed)
+    parts = " + ".join(f"{share:.0%} {file}" for share, file in zip(shares, data.mix_file, strict=True))
+    say(args, f"an epoch: {len(mixed):,} {objective.units[1]}, {1 - sum(shares):.0%} training text + {parts}")
+    return mixed
 
 
 def _retrieval_sample(retrieval, data: DataArguments, args: PretrainingArguments):

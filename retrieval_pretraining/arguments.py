@@ -14,9 +14,11 @@ import yaml
 from transformers import HfArgumentParser, TrainingArguments
 
 from .errors import InputError
+from .mixing import check_shares
 from .readers import READING_CHOICES
 
 OBJECTIVES = ("retromae", "dupmae", "mlm", "gur")
+DEFAULT_MIX_SHARE = 0.3
 _READING_OPTIONS = ("text_column_name", "title_column_name", "encoding", *READING_CHOICES)
 
 
@@ -48,7 +50,20 @@ class ModelArguments:
         default=None, metadata=_help("Folder or Hub name of the tokenizer, if it is not the model's.")
     )
     tokenizer_vocab_size: int | None = field(
-        default=None, metadata=_help("From scratch, without a tokenizer: trains one of this size on the text.")
+        default=None,
+        metadata=_help("Trains a tokenizer of this size on the text; that of an existing model is replaced by it."),
+    )
+    add_tokens: str | None = field(
+        default=None,
+        metadata=_help("File of terms, one a line, that become one token each, such as a domain's words."),
+    )
+    new_token_init: str | None = field(
+        default=None,
+        metadata=_help(
+            "How new tokens of an existing model start: statistics of the text, mapped to where its tokens are, or "
+            "pieces, the mean of the old tokens that they are made of. [default: statistics; pieces when streaming]",
+            choices=["statistics", "pieces"],
+        ),
     )
     init_weights: str = field(
         default="random",
@@ -112,15 +127,15 @@ class ModelArguments:
         if self.model_name_or_path is not None:
             if self.model_name_or_path.startswith((".", "/", "~")) and not Path(self.model_name_or_path).exists():
                 raise InputError(f"--model_name_or_path {self.model_name_or_path}: there is no such folder.")
-            for name in ("config_overrides", "tokenizer_vocab_size"):
-                if getattr(self, name) is not None:
-                    raise InputError(
-                        f"--{name} is for models from scratch: give --config_name, not --model_name_or_path."
-                    )
+            if self.config_overrides is not None:
+                raise InputError(
+                    "--config_overrides is for models from scratch: give --config_name, not --model_name_or_path."
+                )
             if self.init_weights != "random":
                 raise InputError("--init_weights corpus is for models from scratch: give --config_name.")
         elif (self.tokenizer_name is None) == (self.tokenizer_vocab_size is None):
             raise InputError("From scratch, give either --tokenizer_name or --tokenizer_vocab_size (to train one).")
+        self._check_vocabulary()
         if self.objective == "dupmae" and self.bow_loss_weight == 0.0:
             raise InputError("--objective dupmae needs a --bow_loss_weight above 0.")
         if self.objective == "retromae" and (self.bow_loss_weight or 0.0) > 0.0:
@@ -135,6 +150,17 @@ class ModelArguments:
             if useless:
                 raise InputError(f"--objective mlm has no decoder: leave out {', '.join(useless)}.")
 
+    def _check_vocabulary(self):
+        _check_choice("new_token_init", self.new_token_init, (None, "statistics", "pieces"))
+        if self.tokenizer_name is not None and self.tokenizer_vocab_size is not None:
+            raise InputError("Give either --tokenizer_name or --tokenizer_vocab_size (to train one).")
+        if self.new_token_init is None:
+            return
+        if self.model_name_or_path is None:
+            raise InputError("--new_token_init has no effect from scratch, where all tokens are new: leave it out.")
+        if self.add_tokens is None and self.tokenizer_vocab_size is None and self.tokenizer_name is None:
+            raise InputError("--new_token_init has no effect without --add_tokens or --tokenizer_vocab_size.")
+
 
 @dataclass
 class TextArguments:
@@ -143,8 +169,8 @@ class TextArguments:
     train_file: list[str] | None = field(
         default=None,
         metadata=_help(
-            "Text: txt (one passage a line), jsonl, json, csv, tsv or parquet, also gz, xz, bz2; folders, globs. "
-            "A folder in BEIR layout stands for its corpus."
+            "Text: txt (one passage a line), jsonl, json, csv, tsv or parquet, also gz, xz, bz2, zst; folders, globs; "
+            "also of other file systems, such as hf://datasets/me/mine. A folder in BEIR layout stands for its corpus."
         ),
     )
     dataset_name: str | None = field(default=None, metadata=_help("A dataset on the Hub, in place of --train_file."))
@@ -165,7 +191,7 @@ class TextArguments:
     on_bad_line: str = field(
         default="error",
         metadata=_help(
-            "A line that cannot be parsed: error names file and line; skip counts them.",
+            "A line that cannot be parsed or decoded: error names file and line; skip counts them.",
             choices=READING_CHOICES["on_bad_line"],
         ),
     )
@@ -203,7 +229,7 @@ class PairArguments(TextArguments):
     on_bad_line: str = field(
         default="skip",
         metadata=_help(
-            "A line that cannot be parsed: skip counts them; error names file and line.",
+            "A line that cannot be parsed or decoded: skip counts them; error names file and line.",
             choices=READING_CHOICES["on_bad_line"],
         ),
     )
@@ -245,13 +271,24 @@ class PairArguments(TextArguments):
 class DataArguments(TextArguments):
     """The text, how it is cut and how it is masked."""
 
+    mix_file: list[str] | None = field(
+        default=None,
+        metadata=_help("Other text that is mixed in, such as general text while a model adapts to a domain."),
+    )
+    mix_share: list[float] | None = field(
+        default=None,
+        metadata=_help(
+            "Share of the examples that comes from each --mix_file. [default: 0.3 of all of them together]"
+        ),
+    )
     validation_file: list[str] | None = field(default=None, metadata=_help("Text for the evaluation losses."))
     validation_split_percentage: float = field(
         default=0.0, metadata=_help("Without --validation_file: this share of the documents is held out.")
     )
     streaming: bool = field(default=False, metadata=_help("Read while training; needs --max_steps."))
     shuffle_buffer_size: int = field(
-        default=10_000, metadata=_help("With --streaming: documents among which the order is random.")
+        default=10_000,
+        metadata=_help("With --streaming: passages among which the order is random; 1: the order of the text."),
     )
     max_eval_samples: int | None = field(
         default=None, metadata=_help("Use the first so many documents for the evaluation losses.")
@@ -284,6 +321,11 @@ class DataArguments(TextArguments):
         default=300, metadata=_help("During training, search for so many queries, drawn at random; 0: for all.")
     )
 
+    def mixed_shares(self) -> list[float]:
+        """The share of the examples that each of `mix_file` gets."""
+        files = self.mix_file or []
+        return self.mix_share if self.mix_share is not None else [DEFAULT_MIX_SHARE / len(files)] * len(files)
+
     def check(self, *, max_steps: int, init_weights: str, evaluates: bool = False):
         super().check()
         _check_choice("overflow", self.overflow, ("chunk", "truncate"))
@@ -294,6 +336,12 @@ class DataArguments(TextArguments):
             raise InputError(
                 f"--validation_split_percentage lies from 0 to below 100, not at {self.validation_split_percentage}."
             )
+        if self.mix_share is not None and self.mix_file is None:
+            raise InputError("--mix_share has no effect without --mix_file: leave it out.")
+        if self.mix_file is not None:
+            check_shares(self.mixed_shares(), len(self.mix_file))
+            if self.streaming:
+                raise InputError("--mix_file counts examples first: leave out --streaming.")
         if evaluates and self.validation_file is None and self.validation_split_percentage == 0:
             raise InputError("--eval_strategy needs text: give --validation_file or --validation_split_percentage.")
         if self.streaming and max_steps <= 0:
@@ -322,6 +370,14 @@ class PretrainingArguments(TrainingArguments):
     logging_steps: float = field(default=50, metadata=_help("Log every so many steps; below 1, a share of all steps."))
     save_total_limit: int | None = field(default=2, metadata=_help("Checkpoints that are kept."))
     disable_tqdm: bool | None = field(default=False, metadata=_help("No progress bar."))
+    train_sampling_strategy: str | None = field(
+        default=None,
+        metadata=_help(
+            "Order of the examples: group_by_length (batches of like lengths and little padding, in random order), "
+            "random, or sequential. [default: group_by_length; gur: random]",
+            choices=["group_by_length", "random", "sequential"],
+        ),
+    )
 
     def __post_init__(self):
         if self.output_dir is None:

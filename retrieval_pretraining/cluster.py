@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from retrieval_pretraining.corpus import write_atomically
+from retrieval_pretraining.corpus_cache import write_atomically
 from retrieval_pretraining.documents import Document, require_documents
 from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.mined_pairs import (

@@ -7,15 +7,24 @@ anything. Every dropped row is counted.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from retrieval_pretraining.cleaning import clean_documents
+from retrieval_pretraining.cleaning_settings import CleaningSettings
+from retrieval_pretraining.corpus_cache import (
+    CACHE_FOLDER,
+    cache_key,
+    cleaning_fingerprint,
+    file_cache_key,
+    write_atomically,
+)
+from retrieval_pretraining.corpus_counts import CorpusCounts, add_to
 from retrieval_pretraining.documents import (
     OTHER_COLUMN,
     Columns,
@@ -25,8 +34,10 @@ from retrieval_pretraining.documents import (
     with_title,
 )
 from retrieval_pretraining.errors import InputError
-from retrieval_pretraining.hub_text import clean_hub_dataset, iterate_hub_dataset, open_hub_dataset
-from retrieval_pretraining.readers import READERS, READING_CHOICES, CorpusCounts, SourceFile
+from retrieval_pretraining.hub_text import iterate_hub_dataset, open_hub_dataset, stream_hub_dataset
+from retrieval_pretraining.readers import READERS, READING_CHOICES, SourceFile
+from retrieval_pretraining.remote_files import AnyFile, RemoteFile, as_file
+from retrieval_pretraining.scripts import SCRIPTS, count_scripts
 from retrieval_pretraining.source_files import file_labels, resolve_files
 
 if TYPE_CHECKING:
@@ -42,10 +53,6 @@ __all__ = [
     "resolve_files",
 ]
 
-CACHE_FOLDER = "retrieval_pretraining"
-# Part of every cache key: raise it when the same file would be read as other documents than before.
-READER_VERSION = 1
-
 
 def read_documents(
     files: Sequence[str | os.PathLike],
@@ -56,9 +63,12 @@ def read_documents(
     encoding_errors: str = "strict",
     on_bad_line: str = "error",
     document_separator: str = "line",
+    cleaning: CleaningSettings | None = None,
     counts: CorpusCounts | None = None,
 ) -> Iterator[str]:
     """Yields the documents of `files` one by one, as they are in the file, and keeps `counts` up to date.
+
+    With `cleaning` they are cleaned, and what it drops is left out.
 
     Rows without text (null) and rows without a visible character (blank) are dropped. With a title column a document
     is `title text`, unless the text already begins with its title. `encoding_errors` is strict, replace or ignore.
@@ -77,6 +87,7 @@ def read_documents(
         encoding_errors=encoding_errors,
         on_bad_line=on_bad_line,
         document_separator=document_separator,
+        cleaning=cleaning,
     ):
         yield with_title(document)
 
@@ -91,6 +102,7 @@ def read_raw_documents(
     encoding_errors: str = "strict",
     on_bad_line: str = "error",
     document_separator: str = "line",
+    cleaning: CleaningSettings | None = None,
     counts: CorpusCounts | None = None,
     labels: Sequence[str] | None = None,
 ) -> Iterator[Document]:
@@ -109,6 +121,7 @@ def read_raw_documents(
         encoding_errors=encoding_errors,
         on_bad_line=on_bad_line,
         document_separator=document_separator,
+        cleaning=cleaning,
         labels=labels,
     )
 
@@ -119,14 +132,26 @@ def _read(
     counts: CorpusCounts | None,
     *,
     labels: Sequence[str] | None = None,
+    cleaning: CleaningSettings | None = None,
     **reading: str,
 ) -> Iterator[Document]:
     for name, known in READING_CHOICES.items():
         if reading[name] not in known:
             raise InputError(f"{name} '{reading[name]}' is not known; use {', '.join(known[:-1])} or {known[-1]}")
-    counts = CorpusCounts() if counts is None else counts
-    for path, label in zip(files, labels or file_labels(files), strict=True):
-        file = SourceFile(Path(path), counts, optional=columns.optional, **reading)
+    kept = CorpusCounts() if counts is None else counts
+    documents = _read_files(files, labels or file_labels(files), columns, kept, reading)
+    return _cleaned(documents, cleaning, kept, count_characters=counts is not None)
+
+
+def _read_files(
+    files: Sequence[str | os.PathLike | RemoteFile],
+    labels: Sequence[str],
+    columns: Columns,
+    counts: CorpusCounts,
+    reading: dict[str, str],
+) -> Iterator[Document]:
+    for path, label in zip(files, labels, strict=True):
+        file = SourceFile(as_file(path), counts, optional=columns.optional, **reading)
         counts.files += 1
         for place, values in READERS[file.kind](file, columns.names):
             reason = columns.misfit(values)
@@ -135,8 +160,21 @@ def _read(
                 continue
             document = columns.document(values, f"{label}:{place.split()[-1]}", counts)
             if document is not None:
-                counts.documents += 1
                 yield document
+
+
+def _cleaned(
+    documents: Iterator[Document], cleaning: CleaningSettings | None, counts: CorpusCounts, *, count_characters: bool
+) -> Iterator[Document]:
+    """The documents that are left when cleaned, counted: the one place that all of them come through."""
+    for document in clean_documents(documents, cleaning or CleaningSettings(), counts):
+        counts.documents += 1
+        if count_characters:
+            found = count_scripts(f"{document.title or ''}{document.text}").tolist()
+            for script, count in zip(SCRIPTS, found, strict=True):
+                if count:
+                    add_to(counts.characters, script, count)
+        yield document
 
 
 def iterate_documents(
@@ -152,25 +190,28 @@ def iterate_documents(
     encoding_errors: str = "strict",
     on_bad_line: str = "error",
     document_separator: str = "line",
+    cleaning: CleaningSettings | None = None,
     max_samples: int | None = None,
     cache_dir: str | os.PathLike | None = None,
     counts: CorpusCounts | None = None,
 ) -> Iterator[Document]:
     """Files (`train_file`) or a Hub dataset (`dataset_name`) -> their documents, as `read_raw_documents` gives them.
 
-    A document of a Hub dataset that has no id is called "row:<index>". `max_samples` limits the documents of files,
-    and the rows read of a Hub dataset.
+    A document of a Hub dataset that has no id is called "row:<index>". `max_samples` limits the documents of files
+    that are left when cleaned, and the rows read of a Hub dataset.
 
     Raises:
         InputError: everything that `load_documents` raises; at the end of a corpus without one usable passage.
     """
     _check_source(train_file, dataset_name, max_samples)
+    (cleaning or CleaningSettings()).check()
     counts = CorpusCounts() if counts is None else counts
     columns = Columns.with_automatic(text_column_name, title_column_name, id_column_name)
     if dataset_name is not None:
         sources: list[Any] = [f"dataset {dataset_name}"]
         dataset = open_hub_dataset(dataset_name, dataset_config_name, split, streaming=False, cache_dir=cache_dir)
         documents = iterate_hub_dataset(dataset, dataset_name, columns, max_samples, counts)
+        documents = _cleaned(documents, cleaning, counts, count_characters=True)
     else:
         sources = resolve_files(train_file)
         documents = _read(
@@ -181,36 +222,10 @@ def iterate_documents(
             encoding_errors=encoding_errors,
             on_bad_line=on_bad_line,
             document_separator=document_separator,
+            cleaning=cleaning,
         )
         documents = itertools.islice(documents, max_samples)
     return _not_empty(documents, sources, counts)
-
-
-def corpus_fingerprint(
-    *,
-    train_file: str | os.PathLike | Sequence[str | os.PathLike] | None = None,
-    dataset_name: str | None = None,
-    dataset_config_name: str | None = None,
-    split: str = "train",
-    cache_dir: str | os.PathLike | None = None,
-    **options: Any,
-) -> dict[str, Any]:
-    """What `iterate_documents` of the same arguments would give, by the content of the files or of the dataset."""
-    if dataset_name is not None:
-        dataset = open_hub_dataset(dataset_name, dataset_config_name, split, streaming=False, cache_dir=cache_dir)
-        content: Any = {"dataset": dataset._fingerprint}
-    else:
-        files = resolve_files(train_file)
-        content = [[label, _digest(file)] for label, file in zip(file_labels(files), files, strict=True)]
-    return {"reader": READER_VERSION, "content": content, **options}
-
-
-def _digest(file: Path) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    with file.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _not_empty(documents: Iterator[Document], sources: Sequence[Any], counts: CorpusCounts) -> Iterator[Document]:
@@ -242,6 +257,7 @@ def load_documents(
     encoding_errors: str = "strict",
     on_bad_line: str = "error",
     document_separator: str = "line",
+    cleaning: CleaningSettings | None = None,
     streaming: bool = False,
     max_samples: int | None = None,
     cache_dir: str | os.PathLike | None = None,
@@ -253,17 +269,34 @@ def load_documents(
     first document is read until the dataset is iterated; its shards are the files, so a worker more than there are
     files stays idle.
 
-    `max_samples` limits the documents of files, and the rows read of a Hub dataset. `on_bad_line` is for files: the
-    columns of a Hub dataset have one type each.
+    `max_samples` limits the documents of files that are left when cleaned, and the rows read of a Hub dataset.
+    `on_bad_line` is for files: the columns of a Hub dataset have one type each.
 
     Raises:
         InputError: everything that `resolve_files` and `read_documents` raise, neither or both sources, an unknown
-            dataset, a corpus without one usable passage.
+            dataset, a corpus without one usable passage, a stream without duplicates.
     """
     _check_source(train_file, dataset_name, max_samples)
+    cleaning = cleaning or CleaningSettings()
+    cleaning.check()
+    if streaming and cleaning.needs_whole_corpus:
+        raise InputError(
+            "--deduplicate_documents compares a document with all before it, which no worker of a stream has seen: "
+            "leave out --streaming, or remove the duplicates first."
+        )
     if dataset_name is not None:
         dataset = open_hub_dataset(dataset_name, dataset_config_name, split, streaming=streaming, cache_dir=cache_dir)
-        return clean_hub_dataset(dataset, dataset_name, Columns(text_column_name, title_column_name), max_samples)
+        columns = Columns(text_column_name, title_column_name)
+        if streaming:
+            return stream_hub_dataset(dataset, dataset_name, columns, cleaning, max_samples)
+
+        def read_rows(counts: CorpusCounts) -> Iterator[str]:
+            documents = iterate_hub_dataset(dataset, dataset_name, columns, max_samples, counts)
+            return map(with_title, _cleaned(documents, cleaning, counts, count_characters=True))
+
+        options = {"columns": columns.names, "max_samples": max_samples, **cleaning_fingerprint(cleaning)}
+        key = cache_key(dataset._fingerprint, options)
+        return _load(read_rows, [f"dataset {dataset_name}"], key, cache_dir)
     files = [path.resolve() for path in resolve_files(train_file)]
     options = {
         "text_column_name": text_column_name,
@@ -273,8 +306,14 @@ def load_documents(
         "on_bad_line": on_bad_line,
         "document_separator": document_separator,
     }
-    load = _stream_files if streaming else _load_files
-    return load(files, options, max_samples, cache_dir)
+    if streaming:
+        return _stream_files(files, {**options, "cleaning": cleaning}, max_samples)
+
+    def read_files(counts: CorpusCounts) -> Iterator[str]:
+        return itertools.islice(read_documents(files, counts=counts, cleaning=cleaning, **options), max_samples)
+
+    key = file_cache_key(files, {**options, "max_samples": max_samples, **cleaning_fingerprint(cleaning)})
+    return _load(read_files, files, key, cache_dir)
 
 
 def _generate_rows(files: list[str], **options) -> Iterator[dict[str, str]]:
@@ -282,7 +321,7 @@ def _generate_rows(files: list[str], **options) -> Iterator[dict[str, str]]:
         yield {"text": document}
 
 
-def _stream_files(files: list[Path], options: dict, max_samples: int | None, cache_dir):
+def _stream_files(files: list[AnyFile], options: dict, max_samples: int | None):
     from datasets import IterableDataset
 
     counts = CorpusCounts()
@@ -295,22 +334,19 @@ def _stream_files(files: list[Path], options: dict, max_samples: int | None, cac
     return dataset, CorpusCounts(files=len(files), documents=None)
 
 
-def _load_files(files: list[Path], options: dict, max_samples: int | None, cache_dir):
+def _load(read: Callable[[CorpusCounts], Iterator[str]], sources: Sequence[Any], key: str, cache_dir):
+    """The dataset of what `read` gives, and its counts; from the cache if they are there under this key."""
     import datasets
-
-    def count_while_reading(counts: CorpusCounts) -> Iterator[str]:
-        return itertools.islice(read_documents(files, counts=counts, **options), max_samples)
 
     def generate() -> Iterator[dict[str, str]]:
         counts = CorpusCounts()
-        for document in count_while_reading(counts):
+        for document in read(counts):
             yield {"text": document}
-        require_documents(counts.documents, files, counts)
+        require_documents(counts.documents, sources, counts)
         # Before the Arrow file is declared whole, so that whoever finds that file finds the counts too.
         write_atomically(counts_file, json.dumps(asdict(counts)))
 
     root = Path(cache_dir or datasets.config.HF_DATASETS_CACHE)
-    key = file_cache_key(files, {**options, "max_samples": max_samples})
     counts_file = root / CACHE_FOLDER / f"{key}.json"
     try:
         # Our own key: that of `datasets` hashes the code of the generator, and not the state of the files.
@@ -324,18 +360,6 @@ def _load_files(files: list[Path], options: dict, max_samples: int | None, cache
     if counts_file.exists():
         return dataset, CorpusCounts(**json.loads(counts_file.read_text()))
     counts = CorpusCounts()
-    for _ in count_while_reading(counts):
+    for _ in read(counts):
         pass
     return dataset, counts
-
-
-def file_cache_key(files: list[Path], options: dict) -> str:
-    states = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return hashlib.sha256(json.dumps([READER_VERSION, states, options], sort_keys=True).encode()).hexdigest()[:32]
-
-
-def write_atomically(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.tmp")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)

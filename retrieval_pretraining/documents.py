@@ -90,7 +90,10 @@ def require_documents(found: Any, sources: Sequence[Any], counts: CorpusCounts) 
     if not found:
         names = ", ".join(str(source) for source in sources[:3])
         more = f" and {len(sources) - 3} more" if len(sources) > 3 else ""
-        dropped = f"{counts.blank} blank, {counts.null} null"
+        dropped = ", ".join(
+            f"{count} {reason}"
+            for reason, count in {"blank": counts.blank, "null": counts.null, **counts.dropped}.items()
+        )
         if counts.bad:
             dropped += f", {counts.bad} bad: {counts.where_bad()}"
         raise InputError(f"{names}{more}: 0 usable passages ({dropped}); give a corpus that has text")

@@ -47,6 +47,7 @@ class GURTrainer(PretrainingTrainer):
 
     step_counts = ("excluded_negatives",)
     retrieval_pooling = "pooler_output"
+    sampling_strategy = "random"
 
     def __init__(
         self,

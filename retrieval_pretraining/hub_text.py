@@ -6,6 +6,9 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from retrieval_pretraining.cleaning import clean_documents
+from retrieval_pretraining.cleaning_settings import CleaningSettings
+from retrieval_pretraining.corpus_counts import CorpusCounts
 from retrieval_pretraining.documents import (
     OTHER_COLUMN,
     Columns,
@@ -15,7 +18,7 @@ from retrieval_pretraining.documents import (
     with_title,
 )
 from retrieval_pretraining.errors import InputError
-from retrieval_pretraining.readers import CorpusCounts, missing_column
+from retrieval_pretraining.readers import missing_column
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -34,34 +37,22 @@ def open_hub_dataset(
         raise InputError(f"dataset {name}, split {split}: cannot be loaded ({reason[0]})") from error
 
 
-def clean_hub_dataset(
-    dataset: Dataset | IterableDataset, name: str, columns: Columns, max_samples: int | None
-) -> tuple[Dataset | IterableDataset, CorpusCounts]:
+def stream_hub_dataset(
+    dataset: IterableDataset, name: str, columns: Columns, cleaning: CleaningSettings, max_samples: int | None
+) -> tuple[IterableDataset, CorpusCounts]:
     """The dataset with the one column "text", title included, without the rows that have none; and counts."""
-    from datasets import IterableDataset
-
     dataset = _select_columns(dataset, name, columns)
-    clean = {
-        "batched": True,
-        "features": text_features(),
-        "remove_columns": columns.names,
-        "fn_kwargs": {"columns": columns, "source": f"dataset {name}"},
-    }
-    if isinstance(dataset, IterableDataset):
-        if max_samples is not None:
-            dataset = dataset.take(max_samples)
-        dataset = dataset.map(_clean_batch, **clean)
-        require_documents(any(True for _ in dataset), [f"dataset {name}"], CorpusCounts())
-        return dataset, CorpusCounts(documents=None)
-    dataset = _first_rows(dataset, max_samples)
-    batches = dataset.with_format("arrow").iter(batch_size=10_000)
-    counts = CorpusCounts(null=sum(batch.column(columns.text).null_count for batch in batches))
-    rows = len(dataset)
-    dataset = dataset.map(_clean_batch, desc="Reading documents", **clean)
-    counts.documents = len(dataset)
-    counts.blank = rows - counts.documents - counts.null
-    require_documents(counts.documents, [f"dataset {name}"], counts)
-    return dataset, counts
+    if max_samples is not None:
+        dataset = dataset.take(max_samples)
+    dataset = dataset.map(
+        _clean_batch,
+        batched=True,
+        features=text_features(),
+        remove_columns=columns.names,
+        fn_kwargs={"columns": columns, "source": f"dataset {name}", "cleaning": cleaning},
+    )
+    require_documents(any(True for _ in dataset), [f"dataset {name}"], CorpusCounts())
+    return dataset, CorpusCounts(documents=None)
 
 
 def iterate_hub_dataset(
@@ -74,7 +65,6 @@ def iterate_hub_dataset(
             document = _document(values, columns, counts, f"dataset {name}, row {index}", f"row:{index}")
             index += 1
             if document is not None:
-                counts.documents += 1
                 yield document
 
 
@@ -102,6 +92,9 @@ def _document(values: tuple, columns: Columns, counts: CorpusCounts, place: str,
     return columns.document(values, name, counts)
 
 
-def _clean_batch(batch: dict[str, list], *, columns: Columns, source: str) -> dict[str, list[str]]:
-    documents = [_document(row, columns, CorpusCounts(), f"{source}, a row", "") for row in _rows(batch, columns)]
-    return {"text": [with_title(document) for document in documents if document is not None]}
+def _clean_batch(
+    batch: dict[str, list], *, columns: Columns, source: str, cleaning: CleaningSettings
+) -> dict[str, list[str]]:
+    documents = (_document(row, columns, CorpusCounts(), f"{source}, a row", "") for row in _rows(batch, columns))
+    cleaned = clean_documents((document for document in documents if document is not None), cleaning, CorpusCounts())
+    return {"text": [with_title(document) for document in cleaned]}

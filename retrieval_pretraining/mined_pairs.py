@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
-from retrieval_pretraining.corpus import CACHE_FOLDER, corpus_fingerprint, iterate_documents, write_atomically
+from retrieval_pretraining.corpus import iterate_documents
+from retrieval_pretraining.corpus_cache import CACHE_FOLDER, corpus_fingerprint, write_atomically
 from retrieval_pretraining.documents import Document
 from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.mining_report import mining_report
@@ -162,6 +163,8 @@ def finish_folder(
     """Joins the files of the parts to `target`, writes `counts.json` beside it, and removes the parts."""
     kept = join_parts(files, target, deduplicate=settings.deduplicate, show_progress=show_progress)
     report = mining_report(counts, reading, kept, settings)
+    state = json.loads((target.parent / STATE_FILE).read_text(encoding="utf-8"))
+    report["settings"] |= state["corpus"].get("cleaning", {})
     write_atomically(target.parent / "counts.json", json.dumps(report, indent=2, ensure_ascii=False))
     shutil.rmtree(target.parent / "parts")
     return MinedPairs(target, report, was_there=False)

@@ -21,6 +21,7 @@ def mining_report(counts: Counter, reading: CorpusCounts, kept: int, settings: M
         "documents_blank": reading.blank,
         "documents_null": reading.null,
         "documents_bad_line": reading.bad,
+        **{f"documents_{reason.replace(' ', '_')}": count for reason, count in reading.dropped.items()},
         "sentences_too_short": counts["sentences too short"],
         "sentences_repeated": counts["sentences repeated"],
         "candidates_over_sentence_limit": counts["candidates over the sentence limit"],
@@ -31,6 +32,8 @@ def mining_report(counts: Counter, reading: CorpusCounts, kept: int, settings: M
     return {
         "files": reading.files,
         "documents": counts["documents"],
+        "documents_changed": reading.changed,
+        "characters": reading.characters,
         "titles": counts["titles"],
         "sentences": counts["sentences"],
         "sentences_cut": counts["sentences cut"],
@@ -49,6 +52,7 @@ def mining_report(counts: Counter, reading: CorpusCounts, kept: int, settings: M
 def format_counts(counts: dict[str, Any]) -> str:
     """One screen: what was read, what became of it, and what was dropped and why."""
     dropped = counts["dropped"]
+    characters = counts.get("characters", {})
     leftover = counts["settings"]["leftover_strategy"]
     rows = [
         (
@@ -59,7 +63,15 @@ def format_counts(counts: dict[str, Any]) -> str:
                 (dropped["documents_null"], "without text dropped"),
                 (dropped["documents_bad_line"], f"unreadable, skipped: {'; '.join(counts['bad_places'])}"),
                 (counts["undecodable"], "undecodable places replaced or ignored"),
+                *((count, f"{reason}, dropped") for reason, count in _dropped_by_cleaning(dropped).items()),
+                *((count, f"changed ({step})") for step, count in counts.get("documents_changed", {}).items()),
             ],
+        ),
+        # Not there in what was mined by an earlier version.
+        (
+            "characters",
+            sum(characters.values()),
+            sorted(((n, script) for script, n in characters.items()), reverse=True),
         ),
         (
             "sentences",
@@ -93,9 +105,36 @@ def format_counts(counts: dict[str, Any]) -> str:
     ]
     lines = []
     for name, count, details in rows:
+        if name == "characters" and not count:
+            continue
         noted = ", ".join(f"{number:,} {what}" for number, what in details if number)
         lines.append(f"{name:<11}{count:>13,}" + (f"   {noted}" if noted else ""))
     return "\n".join(lines)
+
+
+def reading_counts(counts: dict[str, Any]) -> CorpusCounts:
+    """What was read, as it was counted when it was."""
+    dropped = counts["dropped"]
+    return CorpusCounts(
+        files=counts["files"],
+        documents=counts["documents"],
+        blank=dropped["documents_blank"],
+        null=dropped["documents_null"],
+        undecodable=counts["undecodable"],
+        bad=dropped["documents_bad_line"],
+        bad_places=counts["bad_places"],
+        changed=counts.get("documents_changed", {}),
+        dropped=_dropped_by_cleaning(dropped),
+        characters=counts.get("characters", {}),
+    )
+
+
+def _dropped_by_cleaning(dropped: dict[str, int]) -> dict[str, int]:
+    """By reason; those that are dropped without any cleaning aside."""
+    others = dict.fromkeys(name for name in dropped if name.startswith("documents_"))
+    for name in ("documents_blank", "documents_null", "documents_bad_line"):
+        del others[name]
+    return {name.removeprefix("documents_").replace("_", " "): dropped[name] for name in others}
 
 
 def format_pairs(pairs: Iterable[Pair], *, width: int = 100) -> str:

@@ -21,8 +21,10 @@ from configuration_gur import GURConfig
 from modeling_gur import GURForPreTraining
 from modeling_retromae import BACKBONES, RetroMAEConfig, RetroMAEForMaskedLM, RetroMAEForPreTraining, backbone_of
 from retrieval_pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
+from retrieval_pretraining.cleaning_settings import CleaningSettings
 from retrieval_pretraining.collators import PairCollator
 from retrieval_pretraining.corpus import load_documents
+from retrieval_pretraining.corpus_counts import CorpusCounts
 from retrieval_pretraining.corpus_start import corpus_start
 from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.export import export_encoder
@@ -33,6 +35,7 @@ from retrieval_pretraining.mining_settings import MiningSettings
 from retrieval_pretraining.model_card import write_gur_card, write_model_card
 from retrieval_pretraining.pair_corpus import hold_out_documents, load_mined_documents, load_pairs
 from retrieval_pretraining.passages import check_pair_tokenizer, check_tokenizer, chinese_segmenter, tokenize_documents
+from retrieval_pretraining.streaming import stream_documents
 from retrieval_pretraining.tokenized_pairs import tokenize_pairs
 from retrieval_pretraining.trainer import PretrainingTrainer, default_collator
 
@@ -49,6 +52,7 @@ class Run:
     args: PretrainingArguments
     gur: GURArguments = field(default_factory=GURArguments)
     mining: MiningSettings = field(default_factory=MiningSettings)
+    cleaning: CleaningSettings = field(default_factory=CleaningSettings)
     say: Callable[[str], None] = print
 
     def source(self) -> dict[str, Any]:
@@ -58,14 +62,20 @@ class Run:
             "dataset_name": self.data.dataset_name,
             "dataset_config_name": self.data.dataset_config_name,
             "split": self.data.train_split_name,
+            "cleaning": self.cleaning,
             "max_samples": self.data.max_train_samples,
             "cache_dir": self.model.cache_dir,
             **self.data.reading_options(),
         }
 
+    def mix_source(self, file: str) -> dict[str, Any]:
+        """Other text that is mixed in; read as the training text is."""
+        return {**self.source(), "train_file": [file], "dataset_name": None, "max_samples": None}
+
     def validation_source(self) -> dict[str, Any]:
         return {
             "train_file": self.data.validation_file,
+            "cleaning": self.cleaning,
             "max_samples": self.data.max_eval_samples,
             "cache_dir": self.model.cache_dir,
             **self.data.reading_options(),
@@ -77,28 +87,31 @@ class RetroMAEObjective:
 
     tokenizer_kind = "bert"
     units = ("documents", "passages")  # what is read, and what it becomes
+    sequence = "passage"  # what a row of token ids is
     trainer_class = PretrainingTrainer
     retrieval_pooling = "cls"
 
     def __init__(self, run: Run):
         self.run = run
+        self.reading: CorpusCounts | None = None  # of the training text, once it is loaded
 
     def check(self):
+        self.run.cleaning.check()
         useless = _changed(self.run.mining, [entry.name for entry in fields(MiningSettings)])
         if useless:
             raise InputError(f"{useless}: only --objective gur mines pairs; leave it out.")
 
     def settings(self) -> list:
         """Groups of arguments, beside those of every run, that decide what comes out."""
-        return []
+        return [self.run.cleaning]
 
     check_tokenizer = staticmethod(check_tokenizer)
 
     def load_text(self):
         """(training, validation or None): datasets with the column text."""
         run, data = self.run, self.run.data
-        train, counts = load_documents(**run.source(), streaming=data.streaming)
-        run.say(f"text: {counts}")
+        train, self.reading = load_documents(**run.source(), streaming=data.streaming)
+        run.say(f"text: {self.reading}")
         validation = None
         if data.validation_file is not None:
             validation, counts = load_documents(**run.validation_source())
@@ -110,9 +123,12 @@ class RetroMAEObjective:
             parts = train.train_test_split(test_size=min(held_out, len(train) - 1), seed=run.args.seed)
             train, validation = parts["train"], _first_rows(parts["test"], data.max_eval_samples)
             run.say(f"held out for validation: {len(validation)} documents")
-        if data.streaming:
-            train = train.shuffle(seed=run.args.seed, buffer_size=data.shuffle_buffer_size)
         return train, validation
+
+    def load_other_text(self, source: dict[str, Any]):
+        dataset, counts = load_documents(**source)
+        self.run.say(f"text to mix in: {counts}")
+        return dataset
 
     def texts(self, dataset):
         """The texts that a tokenizer is trained on."""
@@ -120,15 +136,14 @@ class RetroMAEObjective:
 
     def tokenise(self, dataset, tokenizer, *, max_seq_length: int, desc: str):
         data = self.run.data
-        return tokenize_documents(
-            dataset,
-            tokenizer,
-            max_seq_length=max_seq_length,
-            overflow=data.overflow,
-            num_proc=data.preprocessing_num_workers,
-            word_segmenter=chinese_segmenter() if data.chinese_whole_words else None,
-            desc=desc,
-        )
+        options = {
+            "max_seq_length": max_seq_length,
+            "overflow": data.overflow,
+            "word_segmenter": chinese_segmenter() if data.chinese_whole_words else None,
+        }
+        if not hasattr(dataset, "__len__"):
+            return stream_documents(dataset, tokenizer, shuffle_buffer_size=data.shuffle_buffer_size, **options)
+        return tokenize_documents(dataset, tokenizer, num_proc=data.preprocessing_num_workers, desc=desc, **options)
 
     def load_model(self, tokenizer):
         run = self.run
@@ -151,10 +166,14 @@ class RetroMAEObjective:
         """Tokens of a text that the finished model encodes."""
         return max_seq_length
 
+    def sequences(self, passages, tokenizer):
+        """The token ids of the training text, to be gone through more than once."""
+        return passages["input_ids"]
+
     def start_from_corpus(self, model, passages, tokenizer) -> str:
         report = corpus_start(
             model,
-            passages["input_ids"],
+            self.sequences(passages, tokenizer),
             special_ids=tokenizer.all_special_ids,
             seed=self.run.args.seed,
             show_progress=self.run.args.process_index == 0,
@@ -194,15 +213,18 @@ class GURObjective:
 
     tokenizer_kind = "t5"
     units = ("pairs", "with two texts")
+    sequence = "text"
     trainer_class = GURTrainer
     retrieval_pooling = "pooler_output"
 
     def __init__(self, run: Run):
         self.run = run
+        self.reading: CorpusCounts | None = None
 
     def check(self):
         run, data = self.run, self.run.data
         run.mining.check()
+        run.cleaning.check()
         refuse_fp16(run.args)
         useless = _changed(data, ["encoder_mlm_probability", "decoder_mlm_probability"])
         if useless:
@@ -215,21 +237,17 @@ class GURObjective:
             raise InputError("--chinese_whole_words has no effect on --objective gur without --mask_whole_words true.")
 
     def settings(self) -> list:
-        return [self.run.gur, self.run.mining]
+        return [self.run.gur, self.run.mining, self.run.cleaning]
 
     check_tokenizer = staticmethod(check_pair_tokenizer)
 
     def load_text(self):
         """(training, validation or None): datasets with the columns text and text_pair."""
         run, data = self.run, self.run.data
-        common = {
-            "strategies": run.gur.pair_strategies,
-            "seed": run.args.seed,
-            "num_workers": data.preprocessing_num_workers or 1,
-            "say": run.say,
-            "show_progress": run.args.process_index == 0 and not run.args.disable_tqdm,
-        }
-        train = load_pairs(run.source(), run.mining, **common)
+        common = self._pair_options()
+        counts = CorpusCounts()
+        train = load_pairs(run.source(), run.mining, counts=counts, **common)
+        self.reading = counts if counts.documents else None  # there are none where pairs are given
         validation = None
         if data.validation_file is not None:
             validation = load_pairs(run.validation_source(), run.mining, **common)
@@ -238,6 +256,19 @@ class GURObjective:
             validation = _first_rows(validation, data.max_eval_samples)
             run.say(f"held out for validation: {len(validation):,} pairs, of documents of their own")
         return train, validation
+
+    def load_other_text(self, source: dict[str, Any]):
+        return load_pairs(source, self.run.mining, **self._pair_options())
+
+    def _pair_options(self) -> dict[str, Any]:
+        run = self.run
+        return {
+            "strategies": run.gur.pair_strategies,
+            "seed": run.args.seed,
+            "num_workers": run.data.preprocessing_num_workers or 1,
+            "say": run.say,
+            "show_progress": run.args.process_index == 0 and not run.args.disable_tqdm,
+        }
 
     def texts(self, dataset):
         return dict.fromkeys(text for row in dataset for text in (row["text"], row["text_pair"]))
@@ -277,17 +308,19 @@ class GURObjective:
     def encoded_length(self, max_seq_length: int) -> int:
         return max(max_seq_length, self.run.gur.encode_max_seq_length)
 
-    def start_from_corpus(self, model, passages, tokenizer) -> str:
+    def sequences(self, passages, tokenizer):
         # The pairs' texts are cut short, and what stood together in a document no longer does in them.
         documents = load_mined_documents(self.run.source())
-        sequences = _BothSides(passages)
-        if documents is not None:
-            length = self.encoded_length(0)
-            sequences = tokenize_documents(documents, tokenizer, max_seq_length=length, desc="tokenising documents")
-            sequences = sequences.with_format("numpy")["input_ids"]
+        if documents is None:
+            return _BothSides(passages)
+        length = self.encoded_length(0)
+        sequences = tokenize_documents(documents, tokenizer, max_seq_length=length, desc="tokenising documents")
+        return sequences.with_format("numpy")["input_ids"]
+
+    def start_from_corpus(self, model, passages, tokenizer) -> str:
         return start_gur(
             model,
-            sequences,
+            self.sequences(passages, tokenizer),
             special_ids=tokenizer.all_special_ids,
             batches=self._some_batches(model, passages, tokenizer),
             seed=self.run.args.seed,
@@ -368,7 +401,7 @@ def _first_rows(dataset, most: int | None):
 
 
 def make_model(run: Run, tokenizer, model_class, changes: dict, from_scratch: Callable):
-    """The model of a run, from a backbone or new, with room for all tokens of the tokenizer."""
+    """The model of a run, from a backbone with its own vocabulary, or new with that of the tokenizer."""
     arguments = run.model
     try:
         if arguments.model_name_or_path is not None:
@@ -387,9 +420,6 @@ def make_model(run: Run, tokenizer, model_class, changes: dict, from_scratch: Ca
     except (OSError, ValueError, KeyError, TypeError, ImportError, StrictDataclassError) as error:
         option = "model_name_or_path" if arguments.model_name_or_path else "config_name"
         raise InputError(f"--{option} {getattr(arguments, option)} cannot be used: {first_line(error)}") from error
-    if len(tokenizer) > result.config.vocab_size:
-        run.say(f"vocabulary: {result.config.vocab_size} -> {len(tokenizer)} tokens")
-        result.resize_token_embeddings(len(tokenizer))
     return result
 
 

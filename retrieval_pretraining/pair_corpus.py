@@ -8,16 +8,18 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retrieval_pretraining.corpus import corpus_fingerprint, file_cache_key, iterate_documents
+from retrieval_pretraining.corpus import iterate_documents
+from retrieval_pretraining.corpus_cache import corpus_fingerprint, file_cache_key
 from retrieval_pretraining.documents import text_features
 from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.hub_text import open_hub_dataset
-from retrieval_pretraining.mined_pairs import load_mined_pairs
+from retrieval_pretraining.mined_pairs import MinedPairs, load_mined_pairs
+from retrieval_pretraining.mining_report import reading_counts
 from retrieval_pretraining.mining_settings import MiningSettings
 from retrieval_pretraining.readers import INVISIBLE, READERS, CorpusCounts, SourceFile
+from retrieval_pretraining.remote_files import AnyFile
 from retrieval_pretraining.source_files import resolve_files
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ def load_pairs(
     strategies: Sequence[str] | None = None,
     seed: int = 42,
     num_workers: int = 1,
+    counts: CorpusCounts | None = None,
     say: Callable[[str], None] = print,
     show_progress: bool = True,
 ) -> Dataset:
@@ -43,10 +46,11 @@ def load_pairs(
 
     `source` are the arguments of `corpus.iterate_documents`. Where it has a column `text_pair` its rows are the pairs;
     else they are documents, which are mined with `settings`, once for the same text, settings and seed. `strategies`
-    mines with each of these in place of the one of the settings; the pairs follow each other.
+    mines with each of these in place of the one of the settings; the pairs follow each other. What was read of the
+    documents is added to `counts`.
 
     Raises:
-        InputError: the text cannot be read, or has no pairs.
+        InputError: the text cannot be read, or has no pairs; it has pairs of its own, and they would be cleaned.
     """
     import datasets
 
@@ -55,6 +59,10 @@ def load_pairs(
         raise InputError(f"--max_train_samples or --max_eval_samples is {most}; give 1 or more, or leave it out")
     given = _given_pairs(source)
     if given is not None:
+        cleaning = source.get("cleaning")
+        if cleaning is not None and not cleaning.is_off:
+            flags = ", ".join(f"--{name}" for name in cleaning.changed())
+            raise InputError(f"{flags}: the text has pairs of its own ({PAIR_COLUMN}), only documents are cleaned.")
         if settings != MiningSettings() or strategies:
             logger.warning(
                 "the text has pairs of its own (%s): nothing is mined, and what says how has no effect", PAIR_COLUMN
@@ -62,9 +70,10 @@ def load_pairs(
         return given(say)
     options = {"seed": seed, "num_workers": num_workers, "cache_dir": source.get("cache_dir"), "say": say}
     options["show_progress"] = show_progress
-    return datasets.concatenate_datasets(
-        [_mine(source, _with_strategy(settings, name), options) for name in strategies or [settings.strategy]]
-    )
+    mined = [_mine(source, _with_strategy(settings, name), options) for name in strategies or [settings.strategy]]
+    if counts is not None:
+        counts.add(reading_counts(mined[0].counts))  # each strategy reads the same
+    return datasets.concatenate_datasets([pairs.dataset() for pairs in mined])
 
 
 def _given_pairs(source: dict[str, Any]) -> Callable[[Callable[[str], None]], Dataset] | None:
@@ -95,14 +104,14 @@ def _with_strategy(settings: MiningSettings, strategy: str) -> MiningSettings:
     return changed
 
 
-def _mine(source: dict[str, Any], settings: MiningSettings, options: dict[str, Any]) -> Dataset:
+def _mine(source: dict[str, Any], settings: MiningSettings, options: dict[str, Any]) -> MinedPairs:
     mined = load_mined_pairs(source, settings, **options)
     if not mined.counts["pairs"]:
         why = f"--strategy {settings.strategy} found none in {mined.counts['documents']:,} documents"
         if settings.strategy == "lcs":
             why = "no two sentences of a document share a span that is heavy enough"
         raise InputError(f"No pair was mined: {why}. For txt files --document_separator says what a document is.")
-    return mined.dataset()
+    return mined
 
 
 def load_mined_documents(source: dict[str, Any]) -> Dataset | None:
@@ -122,7 +131,7 @@ def load_mined_documents(source: dict[str, Any]) -> Dataset | None:
     )
 
 
-def _has_pairs(file: Path, options: dict[str, Any]) -> bool:
+def _has_pairs(file: AnyFile, options: dict[str, Any]) -> bool:
     """Whether one of the first rows of the file has a pair."""
     found = SourceFile(file, CorpusCounts(), optional=frozenset([PAIR_COLUMN]), **options)
     if found.kind == ".txt":
@@ -153,7 +162,9 @@ def _pairs_of_dataset(dataset: Dataset, name: str, source: dict[str, Any], say: 
     return dataset
 
 
-def _pairs_of_files(files: list[Path], source: dict[str, Any], options: dict, say: Callable[[str], None]) -> Dataset:
+def _pairs_of_files(
+    files: list[AnyFile], source: dict[str, Any], options: dict, say: Callable[[str], None]
+) -> Dataset:
     import datasets
 
     text, document = source.get("text_column_name", "text"), source.get("id_column_name") or "document_id"
@@ -173,7 +184,7 @@ def _pairs_of_files(files: list[Path], source: dict[str, Any], options: dict, sa
     return dataset
 
 
-def _read_pairs(files: Sequence[Path], columns: list[str], options: dict) -> Iterator[dict[str, str | None]]:
+def _read_pairs(files: Sequence[AnyFile], columns: list[str], options: dict) -> Iterator[dict[str, str | None]]:
     counts, found, empty = CorpusCounts(), False, 0
     for path in files:
         file = SourceFile(path, counts, optional=frozenset([columns[2]]), **options)

@@ -18,71 +18,44 @@ import lzma
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from contextlib import nullcontext
+from pathlib import PurePath
+from typing import Any, BinaryIO
 
+from retrieval_pretraining.corpus_counts import MAX_BAD_PLACES, CorpusCounts
 from retrieval_pretraining.errors import InputError
+from retrieval_pretraining.remote_files import AnyFile, RemoteFile
 
-OPENERS = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+
+def _open_zst(file: BinaryIO) -> BinaryIO:
+    import pyarrow as pa
+
+    return pa.CompressedInputStream(file, "zstd")
+
+
+# What opens a compressed file, from its bytes.
+OPENERS: dict[str, Callable[[BinaryIO], BinaryIO]] = {
+    ".gz": gzip.open,
+    ".xz": lzma.open,
+    ".bz2": bz2.open,
+    ".zst": _open_zst,
+}
 REPLACEMENT = {"replace": "\ufffd", "ignore": ""}
 _WHITESPACE = "".join(chr(code) for code in range(0x3001) if chr(code).isspace())
-_ZERO_WIDTH = "\u00ad\u034f\u061c\u180e\u200b\u200c\u200d\u200e\u200f\u2060\u2061\u2062\u2063\u2064\ufeff"
-INVISIBLE = _WHITESPACE + _ZERO_WIDTH
+ZERO_WIDTH = "\u00ad\u034f\u061c\u180e\u200b\u200c\u200d\u200e\u200f\u2060\u2061\u2062\u2063\u2064\ufeff"
+INVISIBLE = _WHITESPACE + ZERO_WIDTH
 _BYTE_ORDER_MARK = "\ufeff"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MAX_LISTED = 20
-_MAX_BAD_PLACES = 3
+# So many lines with undecodable bytes, and hardly one beyond ASCII without, are no damage: the encoding is wrong.
+_WRONG_ENCODING = 10
 
 # No decoder yields a lone surrogate, so it can stand for bytes that could not be decoded until the line is known.
 _UNDECODABLE = "\udfff"
 codecs.register_error("retrieval_pretraining.mark", lambda error: (_UNDECODABLE, error.end))
 
 
-@dataclass
-class CorpusCounts:
-    """What was read and what was dropped. `documents` is None for a streamed corpus, which nobody has counted.
-
-    `bad` counts the lines that were skipped because they could not be parsed; `bad_places` says where the first stand.
-    """
-
-    files: int = 0
-    documents: int | None = 0
-    blank: int = 0
-    null: int = 0
-    undecodable: int = 0
-    bad: int = 0
-    bad_places: list[str] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        source = f" from {_plural(self.files, 'file')}" if self.files else ""
-        if self.documents is None:
-            return f"documents streamed{source}, not counted"
-        reasons = [f"{count:,} {reason}" for reason, count in (("blank", self.blank), ("null", self.null)) if count]
-        line = f"{_plural(self.documents, 'document')}{source}, {self.blank + self.null:,} dropped"
-        if reasons:
-            line += f" ({', '.join(reasons)})"
-        if self.undecodable:
-            line += f", {_plural(self.undecodable, 'undecodable place')} replaced or ignored"
-        if self.bad:
-            line += f", {_plural(self.bad, 'bad line')} skipped ({self.where_bad()})"
-        return line
-
-    def add(self, other: CorpusCounts) -> None:
-        """Adds what was counted in files that come after these."""
-        for name in ("files", "documents", "blank", "null", "undecodable", "bad"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.bad_places = (self.bad_places + other.bad_places)[:_MAX_BAD_PLACES]
-
-    def where_bad(self) -> str:
-        return "; ".join(self.bad_places) + ("; ..." if self.bad > len(self.bad_places) else "")
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def split_suffix(path: Path) -> tuple[str, str]:
+def split_suffix(path: PurePath | RemoteFile) -> tuple[str, str]:
     """`a.jsonl.gz` -> (".jsonl", ".gz"); the second is empty for a file that is not compressed."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     compression = suffixes.pop() if suffixes and suffixes[-1] in OPENERS else ""
@@ -92,7 +65,7 @@ def split_suffix(path: Path) -> tuple[str, str]:
     return kind, compression
 
 
-def is_supported(path: Path) -> bool:
+def is_supported(path: PurePath | RemoteFile) -> bool:
     try:
         return bool(split_suffix(path))
     except InputError:
@@ -117,7 +90,7 @@ class SourceFile:
 
     def __init__(
         self,
-        path: Path,
+        path: AnyFile,
         counts: CorpusCounts,
         *,
         encoding: str = "utf-8",
@@ -130,6 +103,7 @@ class SourceFile:
         self.on_bad_line, self.document_separator, self.optional = on_bad_line, document_separator, optional
         self.kind, self.compression = split_suffix(path)
         self.line, self.ended = 0, False
+        self.decoded, self.damaged = 0, 0  # lines beyond ASCII: whole, and with undecodable bytes
 
     def error(self, message: str, *, place: str | None = None) -> InputError:
         return InputError(f"{self.path}, {place or f'line {self.line}'}: {message}")
@@ -142,27 +116,34 @@ class SourceFile:
         if self.on_bad_line == "error":
             raise self.error(message, place=place)
         self.counts.bad += lines
-        if len(self.counts.bad_places) < _MAX_BAD_PLACES:
+        if len(self.counts.bad_places) < MAX_BAD_PLACES:
             self.counts.bad_places.append(f"{self.path.name}, {place or f'line {self.line}'}: {reason}")
 
     def missing_column(self, name: str, columns: Sequence[str], present: Sequence[str]) -> InputError:
         listed = ", ".join(map(str, present[:_MAX_LISTED])) + (", ..." if len(present) > _MAX_LISTED else "")
+        listed = _SURROGATE.sub(REPLACEMENT["replace"], listed)  # a name may hold a bad byte, too
         return InputError(missing_column(self.path, name, columns, listed or "none"))
 
     def lines(self) -> Iterator[str]:
         """Lines with their ends. Only newline and carriage return end one: U+2028 and the like are text."""
-        self.line, self.ended = 0, False
+        self.line, self.ended, self.decoded, self.damaged = 0, False, 0, 0
         try:
-            raw = OPENERS.get(self.compression, open)(self.path, "rb")
-            with io.TextIOWrapper(
-                raw, encoding=self.encoding, errors="retrieval_pretraining.mark", newline=""
-            ) as stream:
+            with (
+                self.path.open("rb") as file,
+                OPENERS.get(self.compression, nullcontext)(file) as raw,
+                io.TextIOWrapper(
+                    raw, encoding=self.encoding, errors="retrieval_pretraining.mark", newline=""
+                ) as stream,
+            ):
                 for line in stream:
                     self.line += 1
                     if self.line == 1:
                         line = line.removeprefix(_BYTE_ORDER_MARK)
-                    if _UNDECODABLE in line:
-                        line = self._repair(line)
+                    if not line.isascii():
+                        if _UNDECODABLE in line:
+                            line = self._repair(line)
+                        else:
+                            self.decoded += 1
                     yield line
             self.ended = True
         except LookupError as error:
@@ -175,13 +156,38 @@ class SourceFile:
             ) from error
 
     def _repair(self, line: str) -> str:
+        if self.encoding_errors != "strict":
+            self.counts.undecodable += line.count(_UNDECODABLE)
+            return line.replace(_UNDECODABLE, REPLACEMENT[self.encoding_errors])
+        advice = "give the file's encoding (Chinese files are often gb18030) or --encoding_errors replace"
+        if self.on_bad_line == "error":
+            raise self.error(f"holds bytes that are not {self.encoding}; {advice}")
+        self.damaged += 1
+        if self.damaged >= max(_WRONG_ENCODING, 10 * self.decoded):
+            raise self.error(f"is the {self.damaged}th line with bytes that are not {self.encoding}; {advice}")
+        return line  # the row that it is part of is skipped
+
+    def without_surrogates(self, place: str, values: list[Any]) -> list[Any] | None:
+        """The values of a row, whose texts can be stored and encoded; None if it is skipped since they cannot.
+
+        A surrogate stands for an undecodable byte or is half of an escaped pair: "\\ud83d", a text that was cut in the
+        middle of an emoji.
+        """
+        found = [value for value in values if _has_surrogate(value)]
+        if not found:
+            return values
         if self.encoding_errors == "strict":
-            raise self.error(
-                f"holds bytes that are not {self.encoding}; give the file's encoding (Chinese files are often "
-                "gb18030) or --encoding_errors replace"
-            )
-        self.counts.undecodable += line.count(_UNDECODABLE)
-        return line.replace(_UNDECODABLE, REPLACEMENT[self.encoding_errors])
+            halves = not any(_UNDECODABLE in value for value in found)
+            what = "half of a \\uD800-\\uDFFF pair" if halves else f"bytes that are not {self.encoding}"
+            self.bad_row(what, f"holds {what}; repair it or give --encoding_errors replace", place=place)
+            return None
+        self.counts.undecodable += sum(len(_SURROGATE.findall(value)) for value in found)
+        substitute = REPLACEMENT[self.encoding_errors]
+        return [_SURROGATE.sub(substitute, value) if _has_surrogate(value) else value for value in values]
+
+
+def _has_surrogate(value: Any) -> bool:
+    return isinstance(value, str) and not value.isascii() and _SURROGATE.search(value) is not None
 
 
 _Rows = Iterator[tuple[str, list[Any]]]
@@ -191,7 +197,9 @@ def _read_txt(file: SourceFile, columns: list[str]) -> _Rows:
     # The columns do not matter here: a text has neither title nor id.
     absent = [None] * (len(columns) - 1)
     for number, text in DOCUMENT_SEPARATORS[file.document_separator](file):
-        yield f"line {number}", [text.rstrip("\r\n"), *absent]
+        values = file.without_surrogates(f"line {number}", [text.rstrip("\r\n"), *absent])
+        if values is not None:
+            yield f"line {number}", values
 
 
 def _split_at_lines(file: SourceFile) -> Iterator[tuple[int, str]]:
@@ -288,22 +296,11 @@ def _pick_columns(file: SourceFile, rows: Iterator[tuple[str, Any]], columns: li
             missing = [name for name in missing if name not in row]
             if len(present) <= _MAX_LISTED:
                 present.update(dict.fromkeys(row))
-        yield place, [_without_surrogates(file, place, row.get(name)) for name in columns]
+        values = file.without_surrogates(place, [row.get(name) for name in columns])
+        if values is not None:
+            yield place, values
     if missing and present:
         raise file.missing_column(missing[0], columns, list(present))
-
-
-def _without_surrogates(file: SourceFile, place: str, value: Any) -> Any:
-    # Half of an escaped pair ("\ud83d", a text cut in the middle of an emoji) is no character and cannot be stored.
-    if not isinstance(value, str) or value.isascii() or not _SURROGATE.search(value):
-        return value
-    if file.encoding_errors == "strict":
-        raise file.error(
-            "holds half of a \\uD800-\\uDFFF pair; repair it or give --encoding_errors replace", place=place
-        )
-    value, replaced = _SURROGATE.subn(REPLACEMENT[file.encoding_errors], value)
-    file.counts.undecodable += replaced
-    return value
 
 
 def _read_csv(file: SourceFile, columns: list[str], *, delimiter: str = ",") -> _Rows:
@@ -335,7 +332,9 @@ def _read_csv(file: SourceFile, columns: list[str], *, delimiter: str = ",") -> 
             file.bad_row(reason, f"has {reason}; quote the text", place=f"line {first_line}")
         else:
             fields = [None if at is None or at >= len(row) else row[at] for at in positions]
-            yield f"line {first_line}", fields
+            values = file.without_surrogates(f"line {first_line}", fields)
+            if values is not None:
+                yield f"line {first_line}", values
 
 
 def _broken_csv_row(file: SourceFile, error: csv.Error, first_line: int, header: list[str] | None) -> None:
@@ -358,7 +357,7 @@ def _read_parquet(file: SourceFile, columns: list[str]) -> _Rows:
 
     row = 0
     try:
-        with pq.ParquetFile(file.path) as table:
+        with _parquet_source(file.path) as source, pq.ParquetFile(source) as table:
             schema = table.schema_arrow
             for name in columns:
                 if name not in schema.names and name not in file.optional:
@@ -373,6 +372,10 @@ def _read_parquet(file: SourceFile, columns: list[str]) -> _Rows:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{file.path}: cannot be read beyond row {row} ({reason}); is the file whole?") from error
+
+
+def _parquet_source(path: AnyFile):
+    return path.open("rb") if isinstance(path, RemoteFile) else nullcontext(path)
 
 
 READERS = {

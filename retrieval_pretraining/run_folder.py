@@ -18,7 +18,10 @@ RUN_ARGUMENTS = "_run_arguments.json"  # `_`: is not pushed
 _DECIDE_THE_MODEL = (
     *("objective", "config_name", "config_overrides", "decoder_query", "enhanced_decoding"),
     *("projection_dim", "projection_init", "pooling", "learnable_temperature"),
+    *("tokenizer_vocab_size", "add_tokens", "new_token_init"),
 )
+# A checkpoint has them in it: they need not be said again.
+_KNOWN_TO_THE_CHECKPOINT = ("tokenizer_vocab_size", "add_tokens", "new_token_init")
 
 
 def prepare_output(model, args):
@@ -84,6 +87,9 @@ def changed_settings(model, data, args, *others, resumed: bool) -> dict[str, tup
     changed = {}
     if resumed and path.is_file():
         before = json.loads(path.read_text(encoding="utf-8"))
+        for name in _KNOWN_TO_THE_CHECKPOINT:
+            if settings.get(name) is None:
+                settings[name] = before.get(name)
         changed = {name: (before.get(name), value) for name, value in settings.items() if before.get(name) != value}
         for name in _DECIDE_THE_MODEL:
             if name in changed:

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retrieval_pretraining.corpus import READER_VERSION, read_raw_documents, resolve_files
+from retrieval_pretraining.corpus import read_raw_documents, resolve_files
+from retrieval_pretraining.corpus_cache import READER_VERSION, cleaning_fingerprint
 from retrieval_pretraining.documents import Document
 from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.readers import CorpusCounts
+from retrieval_pretraining.remote_files import AnyFile, RemoteFile, file_state
 from retrieval_pretraining.source_files import file_labels
 
 
@@ -35,7 +37,7 @@ class Stretch(NamedTuple):
 class SharedCorpus:
     """The files of a corpus, as all tasks see them."""
 
-    files: list[Path]
+    files: list[AnyFile]
     labels: list[str]  # as one process calls them
     sizes: list[int]  # bytes; 1 for an empty file
     reading: dict[str, Any]  # the other arguments of `read_raw_documents`
@@ -47,17 +49,25 @@ class SharedCorpus:
         for name in ("dataset_name", "max_samples"):
             if name in reading:
                 raise InputError(f"{name} cannot be shared by tasks: give files, or mine with mine_pairs.py.")
+        if "cleaning" in reading and reading["cleaning"].needs_whole_corpus:
+            raise InputError(
+                "deduplicate_documents cannot be shared by tasks, none of which sees the documents of the others: "
+                "mine with mine_pairs.py, or remove the duplicates first."
+            )
         for name in ("dataset_config_name", "split", "cache_dir"):
             reading.pop(name, None)
-        files = [Path(os.path.abspath(file)) for file in resolve_files(reading.pop("train_file", ()))]
+        files = resolve_files(reading.pop("train_file", ()))
+        files = [file if isinstance(file, RemoteFile) else Path(os.path.abspath(file)) for file in files]
         list(read_raw_documents([], **reading))  # checks the options
-        return cls(files, file_labels(files), [max(1, file.stat().st_size) for file in files], reading)
+        return cls(files, file_labels(files), [max(1, file_state(file)[1]) for file in files], reading)
 
     def fingerprint(self) -> dict[str, Any]:
         """What is read. By the state of the files: for their content all of them would have to be read."""
-        states = [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in self.files]
+        states = [file_state(file) for file in self.files]
         digest = hashlib.blake2b(json.dumps(states).encode(), digest_size=16).hexdigest()
-        return {"reader": READER_VERSION, "files": len(self.files), "state": digest, **self.reading}
+        reading = {name: value for name, value in self.reading.items() if name != "cleaning"}
+        cleaning = cleaning_fingerprint(self.reading.get("cleaning"))
+        return {"reader": READER_VERSION, "files": len(self.files), "state": digest, **reading, **cleaning}
 
     def stretches(self, rank: int, tasks: int) -> list[Stretch]:
         """What a task has, in the order of the corpus: files of its own in one piece, shared ones singly."""

@@ -9,6 +9,7 @@ evaluation, saving - follows from that, for any objective.
 import copy
 import json
 import signal
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,7 +21,11 @@ from transformers.utils import logging
 from .collators import MaskedLMCollator, PairCollator, RetroMAECollator
 from .errors import InputError
 from .export import write_sentence_transformers_files
+from .length_batches import EpochSampler, length_grouped_order, padding_report, random_order, text_lengths
+from .loss_sums import LossSums
+from .passages import tokenize_documents
 from .run_folder import last_complete_checkpoint
+from .streaming import PassageStream, StreamBatches, stream_documents
 
 logger = logging.get_logger(__name__)
 
@@ -49,6 +54,9 @@ class PretrainingTrainer(Trainer):
     step_counts: tuple[str, ...] = ()
     retrieval_pooling = "cls"
 
+    # The order of the examples where the arguments leave it open, as those of `run_pretrain.py` do.
+    sampling_strategy = "group_by_length"
+
     def __init__(
         self,
         model=None,
@@ -65,6 +73,8 @@ class PretrainingTrainer(Trainer):
     ):
         args = TrainingArguments("tmp_trainer") if args is None else args
         args.remove_unused_columns = False  # the collator needs columns that `forward` does not name
+        if args.train_sampling_strategy is None:
+            args.train_sampling_strategy = self.sampling_strategy
         args.logging_nan_inf_filter = False  # ours names the step, and does not wait for the GPU at each
         # Batches differ in length: each process reads its own, none is cut out of a larger one.
         args.accelerator_config.dispatch_batches = False
@@ -90,8 +100,10 @@ class PretrainingTrainer(Trainer):
             model, args, data_collator, train_dataset, eval_dataset, processing_class, callbacks=callbacks, **arguments
         )
         self.model_accepts_loss_kwargs = True  # the same statement as `loss_is_scaled_for_ga` for older versions
-        self._sums = _PartSums(self.model, args.device, self.step_counts)
+        self._sums = LossSums(self.model, args.device, self.step_counts)
         self._first_bad_step = torch.full((), -1, dtype=torch.long, device=args.device)
+        self._sampler: EpochSampler | None = None
+        self._stream: StreamBatches | None = None
         self.add_callback(_EpochOfMasks(self))
 
     def _tokenised(self, dataset, tokenizer, description: str):
@@ -100,18 +112,105 @@ class PretrainingTrainer(Trainer):
 
             dataset = Dataset.from_list(dataset)
         columns = getattr(dataset, "column_names", None)
+        streamed = hasattr(dataset, "column_names") and not hasattr(dataset, "__len__")
+        if streamed and not columns:
+            columns = list(next(iter(dataset), {}))
         if not columns:
             return dataset
         if "input_ids" not in columns:
             dataset = self._tokenise_columns(dataset, columns, tokenizer, description)
+        if streamed:
+            return dataset if isinstance(dataset, PassageStream) else PassageStream(dataset)
         return dataset.with_format("numpy") if hasattr(dataset, "with_format") else dataset
 
     def _tokenise_columns(self, dataset, columns: list[str], tokenizer, description: str):
         if "text" not in columns:
             raise InputError(f"The {description} dataset has neither `text` nor `input_ids`, but {columns}.")
-        from .passages import tokenize_documents
+        tokenise = tokenize_documents if hasattr(dataset, "__len__") else stream_documents
+        return tokenise(dataset, tokenizer=tokenizer, max_seq_length=self.max_seq_length)
 
-        return tokenize_documents(dataset, tokenizer, max_seq_length=self.max_seq_length)
+    # --- The order of the examples ---------------------------------------------------------------------------------
+
+    def _get_train_sampler(self, train_dataset=None):
+        dataset = self.train_dataset if train_dataset is None else train_dataset
+        strategy = self.args.train_sampling_strategy
+        if strategy not in ("random", "group_by_length") or not hasattr(dataset, "__len__"):
+            return super()._get_train_sampler(train_dataset)
+        # In place of the library's: theirs for like lengths draws from the global generator, and with accelerate 1.3
+        # that for random order hears nothing of the epoch that a run is resumed in.
+        order = partial(random_order, len(dataset), seed=self._data_seed)
+        if strategy == "group_by_length":
+            lengths = text_lengths(dataset, length_column_name=self.args.length_column_name).max(axis=1)
+            order = partial(length_grouped_order, lengths, self._step_batch_size, seed=self._data_seed)
+        self._sampler = EpochSampler(len(dataset), lambda epoch: order(epoch=epoch))
+        return self._sampler
+
+    @property
+    def _step_batch_size(self) -> int:
+        return self._train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
+
+    @property
+    def _data_seed(self) -> int:
+        return self.args.seed if self.args.data_seed is None else self.args.data_seed
+
+    def padding_report(self) -> str:
+        """One line on how much of the training batches is padding; the dataset is not a stream."""
+        return padding_report(
+            text_lengths(self.train_dataset, length_column_name=self.args.length_column_name),
+            batch_size=self._train_batch_size,
+            step_batch_size=self._step_batch_size,
+            seed=self._data_seed,
+            group_by_length=self.args.train_sampling_strategy == "group_by_length",
+        )
+
+    def get_train_dataloader(self) -> DataLoader:
+        self._stream = None
+        if not isinstance(self.train_dataset, PassageStream):
+            return super().get_train_dataloader()
+        args = self.args
+        self._stream = StreamBatches(
+            self.train_dataset,
+            self._train_batch_size,
+            seed=self._data_seed,
+            num_streams=max(1, args.dataloader_num_workers),
+            process_index=args.process_index,
+            num_processes=args.world_size,
+            group_by_length=args.train_sampling_strategy == "group_by_length",
+            shuffle=args.train_sampling_strategy != "sequential",
+            drop_last=args.dataloader_drop_last,
+            show_progress=args.process_index == 0 and not args.disable_tqdm,
+        )
+        # Not prepared by accelerate, which would divide it among the processes once more.
+        return self._stream.dataloader(
+            args.max_steps * args.gradient_accumulation_steps,
+            self.data_collator,
+            num_workers=args.dataloader_num_workers,
+            pin_memory=args.dataloader_pin_memory,
+            persistent_workers=args.dataloader_persistent_workers,
+            prefetch_factor=args.dataloader_prefetch_factor,
+            multiprocessing_context=args.dataloader_multiprocessing_context,
+        )
+
+    def get_batch_samples(self, epoch_iterator, num_batches, device):
+        try:
+            batches, counts = super().get_batch_samples(epoch_iterator, num_batches, device)
+        except InputError as error:
+            # From a worker it comes as the text of a traceback, of which our sentence is the end.
+            raise InputError(str(error).rpartition("InputError: ")[2].strip()) from error
+        if self._stream is not None:
+            for batch in batches:
+                self._stream.note(batch)
+        return batches, counts
+
+    def _save_rng_state(self, output_dir):
+        super()._save_rng_state(output_dir)
+        if self._stream is not None:
+            self._stream.save(output_dir)
+
+    def _load_optimizer_and_scheduler(self, checkpoint):
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if self._stream is not None and checkpoint is not None:
+            self._stream.load(checkpoint)
 
     # --- The loss -------------------------------------------------------------------------------------------------
 
@@ -211,7 +310,7 @@ class PretrainingTrainer(Trainer):
             model = self.accelerator.prepare_model(model, evaluation_mode=True)
         model.eval()
         self.callback_handler.eval_dataloader = dataloader
-        sums, names = _PartSums(self.model, self.args.device), list(self.model.loss_weights)
+        sums, names = LossSums(self.model, self.args.device), list(self.model.loss_weights)
         totals = torch.zeros(len(names) + 1, device=self.args.device, dtype=torch.long)  # items of each, and passages
         for inputs in dataloader:
             inputs = self._prepare_inputs(inputs)
@@ -263,59 +362,6 @@ class PretrainingTrainer(Trainer):
             super().create_model_card(*args, **kwargs)
 
 
-class _PartSums:
-    """Named losses and accuracies, summed on the device and brought to the host only when they are asked for."""
-
-    def __init__(self, model, device, step_counts: tuple[str, ...] = ()):
-        self.fields = [(field, name) for name in model.loss_weights for field in (name, _accuracy_name(name))]
-        self.fields += [(field, None) for field in step_counts]
-        self.zero = torch.zeros(len(self.fields), device=device)
-        self.absent: set[str] = set()  # a loss need not have an accuracy
-        self.run_steps, self.run_total = 0, [0.0] * len(self.fields)
-        self.start(step=0)
-
-    def start(self, step: int):
-        self.last_step, self.total = step, self.zero
-
-    def add(self, outputs, shares: dict[str, torch.Tensor]):
-        """Adds a micro-batch; `shares` are the factors that turn its means into parts of the sum."""
-        self.absent = {field for field, _ in self.fields if outputs.get(field) is None}
-        self.total = self.total + torch.stack(
-            [
-                self.zero[0] if field in self.absent else outputs[field].detach().float() * shares.get(name, 1.0)
-                for field, name in self.fields
-            ]
-        )
-
-    def _named(self, values: list[float], divisors: list[float]) -> dict[str, float]:
-        return {
-            field: value / divisor
-            for (field, _), value, divisor in zip(self.fields, values, divisors, strict=True)
-            if field not in self.absent
-        }
-
-    def drain(self, step: int, accelerator) -> dict[str, float]:
-        """The mean over the steps since the last call, weighted as the logged `loss` is."""
-        steps = step - self.last_step
-        total = accelerator.reduce(self.total, reduction="sum").tolist()
-        self.start(step)
-        self.run_steps += steps
-        self.run_total = [before + value for before, value in zip(self.run_total, total, strict=True)]
-        return self._named(total, [steps] * len(total)) if steps > 0 else {}
-
-    def run_averages(self) -> dict[str, float]:
-        return self._named(self.run_total, [max(1, self.run_steps)] * len(self.fields))
-
-    def item_averages(self, counts: dict[str, float], accelerator) -> dict[str, float]:
-        """The mean over items, for sums whose shares were counts of items."""
-        total = accelerator.reduce(self.total, reduction="sum").tolist()
-        return self._named(total, [max(1.0, counts[name]) for _, name in self.fields])
-
-
-def _accuracy_name(loss_name: str) -> str:
-    return loss_name.removesuffix("_loss") + "_accuracy"
-
-
 class _EpochOfMasks(TrainerCallback):
     """Tells the collator which epoch it is, and starts the sums of the log where the run starts or resumes."""
 
@@ -323,11 +369,11 @@ class _EpochOfMasks(TrainerCallback):
         self.trainer = trainer
 
     def on_train_begin(self, args, state, control, **kwargs):
-        self.trainer._sums = _PartSums(self.trainer.model, args.device, self.trainer.step_counts)
+        self.trainer._sums = LossSums(self.trainer.model, args.device, self.trainer.step_counts)
         self.trainer._sums.start(state.global_step)
         self.trainer._first_bad_step.fill_(-1)
         # Passes that are behind a resumed run. `state.epoch` is a fraction within one, may end a rounding error below
-        # a whole number, and of a stream, whose length nobody knows, it says nothing.
+        # a whole number, and of text whose length nobody knows, it says nothing. (`PassageStream` counts its own.)
         passes = (state.epoch or 0.0) + 1e-6
         if not hasattr(self.trainer.train_dataset, "__len__"):
             passes = state.global_step // max(1, state.max_steps)
@@ -337,6 +383,8 @@ class _EpochOfMasks(TrainerCallback):
         self.epoch += 1
         if hasattr(self.trainer.data_collator, "set_epoch"):
             self.trainer.data_collator.set_epoch(self.epoch)
+        if self.trainer._sampler is not None:
+            self.trainer._sampler.set_epoch(self.epoch)
 
 
 class SaveOnSignal(TrainerCallback):

@@ -80,8 +80,27 @@ def test_contrastive_batch_quick():
     assert len(lines) == 5 and len(lines[4].split()) == 7 and lines[4].split()[0] == "16"
 
 
+def test_length_batches_quick():
+    run = run_benchmark("length_batches.py", "--quick", "--threads", 1, "--max_seq_length", 64, 256)
+    rows = [line.split(" tokens ")[1].split() for line in run.stdout.splitlines() if line.startswith("scifact, ")]
+    assert len(rows) == 2
+    for passages, tokens, mixed, grouped, *speeds in rows:
+        assert int(passages) >= 100 and int(tokens) > 40
+        assert float(grouped.rstrip("%")) < float(mixed.rstrip("%")) and len(speeds) == 3
+
+
 def test_span_masking_quick():
     run = run_benchmark("span_masking.py", "--quick")
     rows = [line.split(", ")[:3] for line in run.stdout.splitlines() if "hump_geometric" in line or "uniform" in line]
     assert [row[1] for row in rows] == ["tokens", "tokens", "tokens", "words", "tokens", "tokens"]
     assert all(float(number) > 0 for line in run.stdout.splitlines()[2:8] for number in line.split()[-4:-1])
+
+
+@pytest.mark.slow
+def test_encoding_quick():
+    pytest.importorskip("sentence_transformers")
+    run = run_benchmark("encoding.py", "--quick", "--threads", 1)
+    rows = [line.split() for line in run.stdout.splitlines() if line.startswith("scifact, ")]
+    assert [row[1:3] for row in rows] == [["documents", "40"], ["queries", "40"]]
+    assert all(float(number) >= 0 for row in rows for number in row[3:]) and {len(row) for row in rows} == {10}
+    assert float(re.search(r"vectors differ by (\S+)", run.stdout).group(1)) <= 1e-5

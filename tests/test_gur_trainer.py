@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from datasets import Dataset
@@ -15,6 +16,7 @@ from modeling_gur import GURForPreTraining, GURModel
 from retrieval_pretraining.collators import PairCollator
 from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.gur_trainer import GURTrainer, refuse_fp16
+from retrieval_pretraining.length_batches import length_grouped_order, random_order
 from retrieval_pretraining.losses import allowed_negatives, contrastive_loss_over_processes
 from retrieval_pretraining.retrieval_data import RetrievalData
 from retrieval_pretraining.retrieval_evaluation import encode_texts, evaluate_retrieval
@@ -215,9 +217,16 @@ def test_encoder_and_head_draw_random_numbers_before_the_decoder():
     assert not torch.equal(vectors[0], model(*inputs).sentence_embedding)
 
 
-@pytest.mark.parametrize("mini_batch", [None, 3])
-def test_six_steps_equal_three_and_three_more_bit_for_bit(tmp_path, mini_batch):
-    saving = {"save_strategy": "steps", "save_steps": 3, "max_steps": 6, "optim": "adamw_torch", "learning_rate": 1e-2}
+@pytest.mark.parametrize("mini_batch, order", [(None, "random"), (3, "group_by_length")])
+def test_six_steps_equal_three_and_three_more_bit_for_bit(tmp_path, mini_batch, order):
+    saving = {"train_sampling_strategy": order}
+    saving |= {
+        "save_strategy": "steps",
+        "save_steps": 3,
+        "max_steps": 6,
+        "optim": "adamw_torch",
+        "learning_rate": 1e-2,
+    }
     saving["mini_batch"] = mini_batch
     whole = toy_trainer(tmp_path / "whole", toy_model(dropout=0.1), **saving)
     whole.train()
@@ -344,6 +353,17 @@ def test_both_weights_at_0_are_refused(tmp_path):
     model.config.lm_loss_weight = model.config.contrastive_loss_weight = 0.0
     with pytest.raises(InputError, match="both 0: one must be above 0"):
         toy_trainer(tmp_path, model)
+
+
+def test_pairs_come_in_random_order_unless_asked_otherwise(tmp_path):
+    orders = {}
+    for given, used in ((None, "random"), ("random", "random"), ("group_by_length", "group_by_length")):
+        trainer = toy_trainer(tmp_path / str(given), train_sampling_strategy=given)
+        assert trainer.args.train_sampling_strategy == used
+        orders[given] = list(trainer._get_train_sampler())
+    longer = np.array([max(len(row["input_ids"]), len(row["input_ids_pair"])) for row in trainer.train_dataset])
+    assert orders[None] == orders["random"] == random_order(48, seed=42, epoch=0).tolist()
+    assert orders["group_by_length"] == length_grouped_order(longer, 8, seed=42, epoch=0).tolist()
 
 
 def test_fp16_is_refused_with_the_advice_to_use_bf16(tmp_path):

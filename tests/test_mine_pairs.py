@@ -148,16 +148,17 @@ def test_the_screen_shows_counts_and_marked_spans(capsys):
     )
     assert door(train_file="docs.jsonl", output_dir="out", max_pairs_per_sentence=1) == 0
     screen = capsys.readouterr().out.splitlines()
-    assert [" ".join(line.split()) for line in screen[:5]] == [
+    assert [" ".join(line.split()) for line in screen[:6]] == [
         "documents 3 1 blank ones dropped, 1 without text dropped",
+        "characters 957 679 Han, 161 Latin, 117 other",
         "sentences 14 1 titles besides, 1 too long, cut, 1 too short, dropped, 1 repeated in their document, dropped",
         "candidates 9 4 dropped, a sentence being used up",
         "pairs 5",
         "left over 5 5 sentences in no pair, dropped",
     ]
-    assert screen[6:8] == [f"  本文研究[{MOTOR}]方法。", f"  [{MOTOR}]需要模型。"]
-    assert screen[12] == "  İİİ [THE Permanent Magnet]"
-    assert screen[13].startswith("  [the permanent magnet] x x") and screen[13].endswith("x...")
+    assert screen[7:9] == [f"  本文研究[{MOTOR}]方法。", f"  [{MOTOR}]需要模型。"]
+    assert screen[13] == "  İİİ [THE Permanent Magnet]"
+    assert screen[14].startswith("  [the permanent magnet] x x") and screen[14].endswith("x...")
     assert len(screen[13]) < 120
     assert screen[-4].startswith("The pairs are in out/pairs.parquet.")
     assert screen[-1] == '  pairs = load_dataset("out", split="train")'
@@ -281,7 +282,16 @@ def test_a_mistake_in_the_command_is_one_sentence(capsys, flags, message, overwr
         ([{"text": "x"}], {"id_column_name": "key"}, "docs.jsonl: no column 'key'; columns present: text"),
         ([{"text": " "}, {"text": None}], {}, "docs.jsonl: 0 usable passages (1 blank, 1 null); give a corpus"),
         ([], {}, "docs.jsonl: 0 usable passages (0 blank, 0 null); give a corpus"),
-        ([{"text": "文"}], {"encoding": "ascii"}, "docs.jsonl, line 1: holds bytes that are not ascii; give"),
+        (
+            [{"text": "文"}],
+            {"encoding": "ascii"},
+            "docs.jsonl: 0 usable passages (0 blank, 0 null, 1 bad: docs.jsonl, line 1: bytes that are not ascii)",
+        ),
+        (
+            [{"text": "文"}],
+            {"encoding": "ascii", "on_bad_line": "error"},
+            "docs.jsonl, line 1: holds bytes that are not ascii; give",
+        ),
         ([{"text": "x"}], {"encoding": "klingon"}, "encoding 'klingon' is not known; try utf-8, gb18030 or utf-16"),
     ],
 )

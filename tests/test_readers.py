@@ -9,6 +9,7 @@ from retrieval_pretraining.errors import InputError
 
 
 def write(path, text):
+    path.parent.mkdir(exist_ok=True)
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return path
 
@@ -79,8 +80,6 @@ def test_an_open_quote_in_the_last_line_costs_that_line_only(tmp_path):
         ("a.csv", 'id,"te"xt\n0,a\n', "line 1"),
         ("a.csv", "id,body\n0,a\n", "no column 'text'"),
         ("a.json", '[{"text": "a"},\n{"text": }]', "line 2"),
-        ("a.jsonl", b'{"text": "a"}\n{"text": "\xff"}\n', "line 2"),
-        ("a.jsonl", b'{"text": "a"}\n{"text": "\\ud83d"}\n', "line 2"),
         ("a.jsonl.gz", b"not compressed", "a.jsonl.gz"),
         ("a.parquet", b"not parquet", "a.parquet"),
     ],
@@ -117,9 +116,8 @@ def test_counts_that_were_cached_before_bad_lines_were_counted_still_load(tmp_pa
     path = write(tmp_path / "a.txt", "a\n\n")
     load_documents(train_file=path, cache_dir=tmp_path / "cache")
     (file,) = (tmp_path / "cache/retrieval_pretraining").iterdir()
-    old = {name: value for name, value in json.loads(file.read_text()).items() if not name.startswith("bad")}
-    assert set(old) == {"files", "documents", "blank", "null", "undecodable"}
-    file.write_text(json.dumps(old))
+    new = json.loads(file.read_text())
+    file.write_text(json.dumps({name: new[name] for name in ("files", "documents", "blank", "null", "undecodable")}))
     _, counts = load_documents(train_file=path, cache_dir=tmp_path / "cache")
     assert counts == CorpusCounts(files=1, documents=1, blank=1)
 
@@ -128,6 +126,109 @@ def test_counts_that_were_cached_before_bad_lines_were_counted_still_load(tmp_pa
 def test_unknown_choice_is_refused_with_those_that_exist(tmp_path, option):
     with pytest.raises(InputError, match=f"{option} 'maybe' is not known; use .* or "):
         list(read_documents([write(tmp_path / "a.txt", "a")], **{option: "maybe"}))
+
+
+# --- bad bytes ---
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("a.txt", "一\n二\n坏\n四\n"),
+        ("a.jsonl", '{"text": "一"}\n{"text": "二"}\n{"text": "坏"}\n{"text": "四"}\n'),
+        ("a.json", '[{"text": "一"},\n{"text": "二"},\n{"text": "坏"},\n{"text": "四"}]'),
+        ("a.csv", "text\n一\n二\n坏\n四\n"),
+        ("a.tsv", "text\n一\n二\n坏\n四\n"),
+    ],
+)
+def test_a_row_with_a_bad_byte_is_an_error_or_skipped_or_repaired(tmp_path, name, content):
+    path = write(tmp_path / name, content.encode().replace("坏".encode(), b"\xffbad"))
+    place = {"a.json": "item 3", "a.csv": "line 4", "a.tsv": "line 4"}.get(name, "line 3")
+    line = "line 3" if name == "a.json" else place
+    with pytest.raises(InputError, match=rf"{name}, {line}: holds bytes that are not utf-8; give the file's encoding"):
+        list(read_documents([path]))
+    documents, counts = skim(path)
+    assert documents == ["一", "二", "四"]
+    assert counts.bad == 1 and counts.bad_places == [f"{name}, {place}: bytes that are not utf-8"]
+    documents, counts = skim(path, encoding_errors="replace")
+    assert documents == ["一", "二", "\ufffdbad", "四"] and (counts.bad, counts.undecodable) == (0, 1)
+
+
+@pytest.mark.parametrize("separator, left", [("line", ["a", "c", "d"]), ("blank_line", ["c\nd"]), ("file", [])])
+def test_what_is_skipped_for_a_bad_byte_is_the_document(tmp_path, separator, left):
+    documents, counts = skim(write(tmp_path / "a.txt", b"a\n\xff\n\nc\nd\n"), document_separator=separator)
+    assert documents == left and counts.bad == 1
+
+
+def test_a_bad_byte_in_a_column_that_nobody_asked_for_is_no_bad_row(tmp_path):
+    for name, content in (("a.jsonl", b'{"other": "\xff", "text": "a"}\n'), ("a.csv", b"oth\xffer,text\n\xff,a\n")):
+        documents, counts = skim(write(tmp_path / name, content))
+        assert documents == ["a"] and counts.bad == 0
+
+
+def test_a_column_whose_name_holds_a_bad_byte_can_be_printed(tmp_path):
+    with pytest.raises(InputError, match="columns present: te\ufffdxt"):
+        skim(write(tmp_path / "a.csv", b"te\xffxt\na\n"))
+
+
+def test_half_a_surrogate_pair_is_skipped_with_its_row(tmp_path):
+    path = write(tmp_path / "a.jsonl", '{"text": "\\ud83d\\ude00"}\n{"text": "cut \\ud83d"}\n')
+    documents, counts = skim(path)
+    assert documents == ["😀"]
+    assert counts.bad_places == ["a.jsonl, line 2: half of a \\uD800-\\uDFFF pair"]
+
+
+def test_a_wrong_encoding_is_no_matter_of_bad_lines(tmp_path):
+    path = write(tmp_path / "a.txt", "中文文本\nascii\n".encode("gb18030") * 20)
+    with pytest.raises(InputError, match=r"line 19: is the 10th line with bytes that are not utf-8; give"):
+        skim(path)
+    assert len(skim(path, encoding="gb18030")[0]) == 40
+    # Many bad lines among good ones are damage.
+    lines = [("好".encode() if number % 2 else b"\xff") for number in range(60)]
+    documents, counts = skim(write(tmp_path / "b.txt", b"\n".join(lines)))
+    assert len(documents) == counts.bad == 30
+
+
+# --- compressed files ---
+
+
+def zst(content: bytes) -> bytes:
+    return pa.compress(content, codec="zstd", asbytes=True)
+
+
+@pytest.mark.parametrize("kind", ["txt", "jsonl", "csv"])
+def test_zst_is_read_like_any_other_packed_file(tmp_path, kind):
+    content = {"txt": "一\nb\n", "csv": "text\n一\nb\n", "jsonl": '{"text": "一"}\n{"text": "b"}\n'}[kind].encode()
+    assert skim(write(tmp_path / f"a.{kind}.zst", zst(content)))[0] == ["一", "b"]
+    assert skim(write(tmp_path / "folder" / f"b.{kind}.zst", zst(content) + zst(content)))[0][:2] == ["一", "b"]
+
+
+def test_a_cut_off_zst_file_is_named(tmp_path):
+    packed = zst("\n".join(map(str, range(50_000))).encode())
+    for content in (packed[: len(packed) // 2], b"not packed at all"):
+        with pytest.raises(InputError, match=r"a.txt.zst: cannot be read beyond line \d+ .*; is the file whole\?"):
+            skim(write(tmp_path / "a.txt.zst", content))
+
+
+def test_a_zst_file_is_streamed(tmp_path):
+    packed = zst(b"first\n" + b"x\n" * 2_000_000)
+    path = write(tmp_path / "a.txt.zst", packed[: len(packed) - 10])  # its end is missing
+    assert next(read_documents([path])) == "first"
+
+
+# --- large documents ---
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.csv", "a.parquet"])
+def test_a_very_long_document_is_one_document(tmp_path, name):
+    text = "词语 word " * 100_000  # a million characters
+    if name == "a.parquet":
+        pq.write_table(pa.table({"text": [text, "short"]}), tmp_path / name)
+    else:
+        content = {"a.txt": f"{text}\nshort\n", "a.csv": f"text\n{text}\nshort\n"}
+        rows = "".join(json.dumps({"text": each}) + "\n" for each in (text, "short"))
+        write(tmp_path / name, content.get(name, rows))
+    assert skim(tmp_path / name)[0] == [text, "short"]
 
 
 # --- what a document of a text file is ---

@@ -123,6 +123,9 @@ def test_a_run_writes_a_complete_folder(tmp_path, backbone, text_file, retrieval
     printed = capsys.readouterr().out
     assert "encoder 100 %, MLM head loaded, decoder initialised" in printed
     assert "| before |" in printed and "SentenceTransformer" in printed
+    assert re.search(
+        r"^batches of like lengths: \S+% of their tokens are padding, in random order \S+%$", printed, re.M
+    )
 
 
 def test_from_nothing_but_text_with_a_corpus_start(tmp_path, text_file, capsys):
@@ -376,27 +379,16 @@ def test_overrides_make_a_model_from_scratch_that_loads_again(kind, tmp_path, te
 
 
 def test_streaming_is_shuffled_and_resumes_exactly(tmp_path, backbone, text_file):
-    settings = {"model_name_or_path": backbone, "train_file": text_file, "per_device_train_batch_size": 4}
-    settings |= {"save_strategy": "steps", "save_steps": 3}
-    assert (
-        door("--streaming", **settings, max_steps=6, output_dir=tmp_path / "whole", lr_scheduler_type="constant") == 0
-    )
-    for steps, more in ((3, {}), (6, {"resume_from_checkpoint": "True"})):
-        half = tmp_path / "half"
-        assert 0 == door(
-            "--streaming", **settings, max_steps=steps, output_dir=half, lr_scheduler_type="constant", **more
-        )
+    # 60 lines are 8 steps: the run is stopped, and resumed, in its second pass.
+    settings = {"model_name_or_path": backbone, "train_file": text_file, "per_device_train_batch_size": 8}
+    settings |= {"save_strategy": "steps", "save_steps": 5, "lr_scheduler_type": "constant"}
+    assert door("--streaming", **settings, max_steps=12, output_dir=tmp_path / "whole") == 0
+    for steps, more in ((10, {}), (12, {"resume_from_checkpoint": "True"})):
+        assert door("--streaming", **settings, max_steps=steps, output_dir=tmp_path / "half", **more) == 0
     first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "half"))
     assert all(torch.equal(first[name], second[name]) for name in first)
     in_order = tmp_path / "in order"
-    assert 0 == door(
-        "--streaming",
-        **settings,
-        max_steps=6,
-        output_dir=in_order,
-        lr_scheduler_type="constant",
-        shuffle_buffer_size=1,
-    )
+    assert door("--streaming", **settings, max_steps=12, output_dir=in_order, shuffle_buffer_size=1) == 0
     third = load_file(in_order / "model.safetensors")
     assert not all(torch.equal(first[name], third[name]) for name in first)
 
@@ -530,8 +522,9 @@ def test_the_shipped_recipes_name_only_what_exists(tmp_path):
             for group in parse_arguments([PairArguments, MiningSettings], given):
                 group.check()
         else:
-            model, data, args, gur, mining = parse_arguments(run_pretrain.ARGUMENTS, given)
+            model, data, args, gur, mining, cleaning = parse_arguments(run_pretrain.ARGUMENTS, given)
             model.check()
             data.check(max_steps=args.max_steps, init_weights=model.init_weights)
             gur.check(objective=model.objective, from_scratch=model.config_name is not None)
             mining.check()
+            cleaning.check()

@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from datasets import Dataset
@@ -14,7 +15,9 @@ from transformers import TrainerCallback, TrainingArguments
 from two_processes import run_two_processes
 
 from modeling_retromae import RetroMAEForMaskedLM, RetroMAEForPreTraining
+from retrieval_pretraining.arguments import PretrainingArguments
 from retrieval_pretraining.errors import InputError
+from retrieval_pretraining.length_batches import length_grouped_order
 from retrieval_pretraining.retrieval_data import RetrievalData
 from retrieval_pretraining.run_folder import last_complete_checkpoint
 from retrieval_pretraining.trainer import NonFiniteLossError, PretrainingTrainer
@@ -99,8 +102,10 @@ def test_a_long_text_becomes_several_passages(tmp_path):
     assert max(len(row["input_ids"]) for row in trainer.train_dataset) == 32
 
 
-@pytest.mark.parametrize("model_class", [RetroMAEForPreTraining, RetroMAEForMaskedLM])
-def test_two_micro_batches_of_four_equal_one_batch_of_eight(tmp_path, model_class):
+@pytest.mark.parametrize(
+    "model_class, order", [(RetroMAEForPreTraining, "random"), (RetroMAEForMaskedLM, "group_by_length")]
+)
+def test_two_micro_batches_of_four_equal_one_batch_of_eight(tmp_path, model_class, order):
     curves, weights = [], []
     for size, steps in ((8, 1), (4, 2), (2, 4)):
         changes = {"bow_loss_weight": 0.1} if model_class is RetroMAEForPreTraining else {}
@@ -110,6 +115,7 @@ def test_two_micro_batches_of_four_equal_one_batch_of_eight(tmp_path, model_clas
             per_device_train_batch_size=size,
             gradient_accumulation_steps=steps,
             optim="sgd",
+            train_sampling_strategy=order,
         )
         trainer.train()
         curves.append(history(trainer))
@@ -180,6 +186,44 @@ def test_six_steps_equal_three_and_three_more_bit_for_bit(tmp_path, dropout):
     first = load_file(tmp_path / "whole/checkpoint-9/model.safetensors")
     second = load_file(tmp_path / "half/checkpoint-9/model.safetensors")
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("order", ["random", "group_by_length"])
+def test_a_run_resumed_in_any_epoch_equals_one_that_was_not_stopped(tmp_path, order):
+    # 28 texts in steps of 2 x 4 are 4 steps an epoch, of which the last has one micro-batch.
+    settings = {"text": toy_text(28), "max_steps": 9, "save_strategy": "steps", "save_steps": 2}
+    settings |= {"train_sampling_strategy": order, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
+    whole = toy_trainer(tmp_path, toy_model(dropout=0.1), **settings)
+    whole.train()
+    for step in (4, 6):
+        rest = toy_trainer(tmp_path / f"from {step}", toy_model(dropout=0.1), **{**settings, "save_strategy": "no"})
+        rest.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
+        assert history(whole) == history(rest) and len(history(rest)) == 9
+        for name, value in whole.model.state_dict().items():
+            assert torch.equal(value, rest.model.state_dict()[name]), name
+
+
+def test_a_step_has_the_batch_of_its_epoch_and_of_like_lengths(tmp_path):
+    settings = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "max_steps": 12}
+    trainer = toy_trainer(tmp_path, train_sampling_strategy="group_by_length", **settings)
+    seen, compute_loss = [], trainer.compute_loss
+
+    def watching(model, inputs, **more):
+        seen.append(inputs["attention_mask"].sum(dim=1).tolist())
+        return compute_loss(model, inputs, **more)
+
+    trainer.compute_loss = watching
+    trainer.train()
+    lengths = np.array([len(row["input_ids"]) for row in trainer.train_dataset])
+    expected = [lengths[length_grouped_order(lengths, 8, seed=42, epoch=epoch)].reshape(-1, 2) for epoch in (0, 1)]
+    assert seen == np.concatenate(expected).tolist()
+
+
+def test_like_lengths_are_the_default_where_the_arguments_leave_it_open(tmp_path):
+    for given, used in ((None, "group_by_length"), ("random", "random"), ("sequential", "sequential")):
+        arguments = PretrainingArguments(str(tmp_path), use_cpu=True, train_sampling_strategy=given)
+        trainer = PretrainingTrainer(toy_model(), arguments, None, toy_text(), processing_class=bert_tokenizer())
+        assert trainer.args.train_sampling_strategy == used
 
 
 def test_two_evaluations_agree_whatever_the_batch_size_and_the_epoch(tmp_path):
@@ -293,19 +337,19 @@ def test_continuing_from_the_full_checkpoint_starts_where_the_decoder_was(tmp_pa
     assert first_losses[1] > first_losses[0] + 0.01
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-def test_each_pass_over_the_text_has_masks_of_its_own(tmp_path, streaming):
-    text = toy_text(16).to_iterable_dataset() if streaming else toy_text(16)
-    trainer = toy_trainer(tmp_path, text=text, max_steps=6)
+def test_each_pass_over_the_text_has_masks_of_its_own(tmp_path):
+    trainer = toy_trainer(tmp_path, text=toy_text(16), max_steps=6)
     epochs, set_epoch = [], trainer.data_collator.set_epoch
     trainer.data_collator.set_epoch = lambda epoch: (epochs.append(epoch), set_epoch(epoch))
     trainer.train()
     assert epochs == [0, 1, 2]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_several_processes_and_workers_give_the_losses_of_one(tmp_path, workers):
-    one = toy_trainer(tmp_path / "one", toy_model(bow_loss_weight=0.1), eval_text=toy_text(7), optim="sgd")
+@pytest.mark.parametrize("workers, order", [(0, "random"), (2, "group_by_length")])
+def test_several_processes_and_workers_give_the_losses_of_one(tmp_path, workers, order):
+    # Six steps are an epoch: the order of the second is another one.
+    options = {"eval_text": toy_text(7), "optim": "sgd", "train_sampling_strategy": order, "max_steps": 8}
+    one = toy_trainer(tmp_path / "one", toy_model(bow_loss_weight=0.1), **options)
     one.train()
     metrics = one.evaluate()
     script = tmp_path / "run.py"
@@ -317,7 +361,7 @@ from test_trainer import *
 trainer = toy_trainer(
     {str(tmp_path / "two")!r}, toy_model(bow_loss_weight=0.1), eval_text=toy_text(7), optim="sgd",
     per_device_train_batch_size=4, ddp_backend="gloo", dataloader_num_workers={workers}, save_strategy="steps",
-    save_steps=6,
+    save_steps=8, max_steps=8, train_sampling_strategy={order!r},
 )
 assert trainer.accelerator.num_processes == 2
 trainer.train()
@@ -335,7 +379,7 @@ torch.distributed.destroy_process_group()
         assert [entry[name] for entry in log if name in entry] == pytest.approx(history(one, name), abs=1e-4), name
     for name in ("eval_loss", "eval_bag_of_words_loss", "eval_decoder_mlm_accuracy"):
         assert theirs[name] == pytest.approx(metrics[name], abs=1e-4), name
-    weights = load_file(tmp_path / "two/checkpoint-6/model.safetensors")
+    weights = load_file(tmp_path / "two/checkpoint-8/model.safetensors")
     for name, value in one.model.state_dict().items():
         if name in weights:
             torch.testing.assert_close(weights[name], value, atol=1e-5, rtol=0)
