@@ -7,6 +7,8 @@ VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
 EXTRAS ?= test,cluster,ray,faiss,mteb
 PYTEST_ARGS ?=
+# Tests run in so many processes, each with one thread.
+TEST_PROCESSES ?= 2
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -50,10 +52,10 @@ quality: $(STAMP)  ## Check format and lint without changing a file
 	$(BIN)/python -m ruff format --check .
 
 test: $(STAMP)  ## Run the fast tests, offline (PYTEST_ARGS="-k masking" chooses)
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) $(PYTEST_ARGS)
 
 test-slow: $(STAMP)  ## Run the slow tests too
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m "slow or not slow" $(PYTEST_ARGS)
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) -m "slow or not slow" $(PYTEST_ARGS)
 
 demo: $(STAMP)  ## RetroMAE against plain MLM on SciFact, in minutes on a CPU
 	$(BIN)/python examples/demo.py

@@ -13,6 +13,7 @@ import torch
 import yaml
 from transformers import HfArgumentParser, TrainingArguments
 
+from .chunking import CHUNK_BOUNDARIES
 from .errors import InputError
 from .mixing import check_shares
 from .readers import READING_CHOICES
@@ -300,6 +301,16 @@ class DataArguments(TextArguments):
         default="chunk",
         metadata=_help("Longer documents: chunk (several passages) or truncate.", choices=["chunk", "truncate"]),
     )
+    chunk_boundary: str = field(
+        default="sentence",
+        metadata=_help(
+            "Where they are cut: sentence (behind as many whole sentences as fit) or token (each passage is full).",
+            choices=list(CHUNK_BOUNDARIES),
+        ),
+    )
+    overlap: int = field(
+        default=0, metadata=_help("Tokens that a passage has in common with the one before, at most; whole sentences.")
+    )
     chinese_whole_words: bool = field(
         default=False, metadata=_help("Mask whole Chinese words; needs `pip install rjieba`.")
     )
@@ -329,6 +340,9 @@ class DataArguments(TextArguments):
     def check(self, *, max_steps: int, init_weights: str, evaluates: bool = False):
         super().check()
         _check_choice("overflow", self.overflow, ("chunk", "truncate"))
+        _check_choice("chunk_boundary", self.chunk_boundary, CHUNK_BOUNDARIES)
+        if self.overflow == "truncate" and (self.overlap or self.chunk_boundary != "sentence"):
+            raise InputError("--overlap and --chunk_boundary have no effect with --overflow truncate: leave them out.")
         for name in ("encoder_mlm_probability", "decoder_mlm_probability"):
             if not 0.0 < getattr(self, name) <= 1.0:
                 raise InputError(f"--{name} is above 0 and at most 1, not {getattr(self, name)}.")

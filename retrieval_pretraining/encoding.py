@@ -135,7 +135,9 @@ def text_sequences(
     sequences: list[np.ndarray] = []
     counts: list[int] = []
     for block in _blocks(texts, progress):
-        encoded = encode_documents(block, tokenizer, max_seq_length=max_seq_length, overflow=overflow)
+        # Full chunks, as other models get: where they are cut is no difference between models.
+        options = {"overflow": overflow, "chunk_boundary": "token"}
+        encoded = encode_documents(block, tokenizer, max_seq_length=max_seq_length, **options)
         of_text: list[list[np.ndarray]] = [[] for _ in block]
         for number, ids in zip(encoded["document"], encoded["input_ids"], strict=True):
             of_text[number].append(np.array(ids, dtype=np.int32))

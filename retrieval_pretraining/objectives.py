@@ -139,6 +139,8 @@ class RetroMAEObjective:
         options = {
             "max_seq_length": max_seq_length,
             "overflow": data.overflow,
+            "chunk_boundary": data.chunk_boundary,
+            "overlap": data.overlap,
             "word_segmenter": chinese_segmenter() if data.chinese_whole_words else None,
         }
         if not hasattr(dataset, "__len__"):
@@ -231,8 +233,9 @@ class GURObjective:
             raise InputError(f"{useless}: --objective gur masks spans, see --mask_rate; leave it out.")
         if data.streaming:
             raise InputError("--streaming does not go with --objective gur: its pairs are mined from the whole text.")
-        if data.overflow != "chunk":
-            raise InputError("--overflow has no effect on --objective gur: a sentence that is too long is cut off.")
+        useless = _changed(data, ["overflow", "chunk_boundary", "overlap"])
+        if useless:
+            raise InputError(f"{useless}: has no effect on --objective gur, a sentence that is too long is cut off.")
         if data.chinese_whole_words and not run.gur.mask_whole_words:
             raise InputError("--chinese_whole_words has no effect on --objective gur without --mask_whole_words true.")
 

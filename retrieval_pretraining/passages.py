@@ -1,7 +1,8 @@
 """Documents -> tokenised passages, with the word that every token belongs to.
 
-A document is cut into chunks of at most `max_seq_length` tokens, each between [CLS] and [SEP]. No chunk holds text of
-two documents and no token is lost. Whole words are masked together later on, so each token carries the id of its word.
+A document is cut into chunks of at most `max_seq_length` tokens, each between [CLS] and [SEP], at ends of sentences
+where these fit. No chunk holds text of two documents and no token is lost. Whole words are masked together later on,
+so each token carries the id of its word.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from retrieval_pretraining.chunking import check_chunking, cut_at_sentences, cut_evenly, sentence_ends
 from retrieval_pretraining.errors import InputError
 
 if TYPE_CHECKING:
@@ -235,13 +237,19 @@ def encode_documents(
     *,
     max_seq_length: int,
     overflow: str = "chunk",
+    chunk_boundary: str = "sentence",
+    overlap: int = 0,
     word_segmenter: WordSegmenter | None = None,
 ) -> dict[str, list]:
     """Texts -> chunks of token ids between cls and sep, with word ids.
 
     Text is text: a "[SEP]" written in it becomes the tokens of its letters, never the special token. Where the
     tokenizer has no cls token (T5) there is none, and its eos stands in for a missing sep. `overflow` is "chunk" (all
-    of the text is kept) or "truncate" (its first chunk). A text without tokens gives no chunk.
+    of the text is kept) or "truncate" (its first `max_seq_length` tokens). A text without tokens gives no chunk.
+
+    `chunk_boundary` "sentence" makes chunks of whole sentences, and of whole words of a sentence that is too long for
+    one; "token" fills each to the last token. The next chunk begins with the last `overlap` tokens of the one before
+    (`chunking.cut_at_sentences`).
 
     `word_segmenter` splits a text into words (their join is the text); it is only asked for texts in a script without
     spaces, and only there decides which tokens belong together. Without it each such token is a word.
@@ -254,7 +262,8 @@ def encode_documents(
         discarded_tokens (`list[int]`), of each text.
 
     Raises:
-        InputError: a slow tokenizer, `max_seq_length` without room for a token, an unknown `overflow`.
+        InputError: a slow tokenizer, `max_seq_length` without room for a token, an unknown `overflow` or
+            `chunk_boundary`, an `overlap` of more than half a chunk.
     """
     _require_fast(tokenizer)
     if overflow not in ("chunk", "truncate"):
@@ -264,6 +273,7 @@ def encode_documents(
     room = max_seq_length - len(prefix) - len(suffix)
     if room < 1:
         raise InputError(f"max_seq_length is {max_seq_length}, which leaves no room for text; use more")
+    check_chunking(chunk_boundary, overlap, room)
 
     unk_id, unk_token = tokenizer.unk_token_id, tokenizer.unk_token or "\0"
     # Sentinels are special, whether the tokenizer has them among its special tokens (T5) or its pieces (mT5).
@@ -295,8 +305,16 @@ def encode_documents(
                 new_word = _refine_words(new_word, text, offsets or encoding.offsets, word_segmenter)
             words = np.cumsum(new_word)
             special = np.isin(ids, special_ids)
-            for start in range(0, kept, room):
-                piece = slice(start, min(start + room, kept))
+            if kept <= room:
+                chunks = [(0, kept)]
+            elif chunk_boundary == "token":
+                chunks = cut_evenly(total, room, overlap=overlap)
+            else:
+                begins = np.fromiter((begin for begin, _ in offsets or encoding.offsets), dtype=np.int64, count=total)
+                ends = sentence_ends(text, begins)
+                chunks = cut_at_sentences(ends, np.flatnonzero(new_word), room, overlap=overlap)
+            for start, end in chunks:
+                piece = slice(start, end)
                 chunk_words = np.where(special[piece], -1, words[piece] - words[start])
                 result["input_ids"].append([*prefix, *ids[piece].tolist(), *suffix])
                 result["word_ids"].append([-1] * len(prefix) + chunk_words.tolist() + [-1] * len(suffix))
@@ -310,6 +328,8 @@ def tokenize_documents(
     *,
     max_seq_length: int,
     overflow: str = "chunk",
+    chunk_boundary: str = "sentence",
+    overlap: int = 0,
     num_proc: int | None = None,
     word_segmenter: WordSegmenter | str | None = None,
     text_column_name: str = "text",
@@ -346,6 +366,8 @@ def tokenize_documents(
             "count_discarded": count_discarded,
             "max_seq_length": max_seq_length,
             "overflow": overflow,
+            "chunk_boundary": chunk_boundary,
+            "overlap": overlap,
             "word_segmenter": word_segmenter,
         },
     }

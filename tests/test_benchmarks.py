@@ -97,6 +97,13 @@ def test_span_masking_quick():
 
 
 @pytest.mark.slow
+def test_reading_quick():
+    run = run_benchmark("reading.py", "--quick")
+    cells = [line.split()[-1] for line in run.stdout.split("\n\n")[1].splitlines()]
+    assert len(cells) == 11 and all(float(cell) >= 0 for cell in cells[1:])
+
+
+@pytest.mark.slow
 def test_encoding_quick():
     pytest.importorskip("sentence_transformers")
     run = run_benchmark("encoding.py", "--quick", "--threads", 1)

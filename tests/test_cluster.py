@@ -173,6 +173,8 @@ def test_task_that_fails_is_noticed_and_goes_on(files, tmp_path):
     check_failing_task(files, tmp_path, run_local, raises=FileExistsError)
 
 
+# Slow, as the pool of processes that datatrove forks inside of a Ray actor now and then waits for ever for its end.
+@pytest.mark.slow
 def test_ray(files, tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

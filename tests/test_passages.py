@@ -45,23 +45,25 @@ def split_at_bars(text_with_bars):
 
 
 @every_tokenizer
-def test_chunks_are_wrapped_hold_one_document_and_lose_nothing(make):
+@pytest.mark.parametrize("chunk_boundary", ["sentence", "token"])
+def test_chunks_are_wrapped_hold_one_document_and_lose_nothing(make, chunk_boundary):
     tokenizer = make()
     texts = [LONG, SENTENCES[0], SENTENCES[1]]
-    encoded = encode_documents(texts, tokenizer, max_seq_length=64)
+    encoded = encode_documents(texts, tokenizer, max_seq_length=64, chunk_boundary=chunk_boundary)
     rebuilt = [[], [], []]
     for ids, document in zip(encoded["input_ids"], encoded["document"], strict=True):
         assert ids[0] == tokenizer.cls_token_id and ids[-1] == tokenizer.sep_token_id and len(ids) <= 64
         assert not {tokenizer.cls_token_id, tokenizer.sep_token_id} & set(ids[1:-1])
         rebuilt[document] += ids[1:-1]
     assert rebuilt == tokenizer(texts, add_special_tokens=False)["input_ids"]
-    assert len(encoded["input_ids"]) == sum(-(-len(ids) // 62) for ids in rebuilt)
+    if chunk_boundary == "token":
+        assert len(encoded["input_ids"]) == sum(-(-len(ids) // 62) for ids in rebuilt)
     assert encoded["discarded_tokens"] == [0, 0, 0]
 
 
-def test_truncate_keeps_the_first_chunk_and_counts_the_rest():
+def test_truncate_keeps_the_first_tokens_and_counts_the_rest():
     tokenizer = bert_tokenizer()
-    chunked = encode(LONG, tokenizer, max_seq_length=64)
+    chunked = encode(LONG, tokenizer, max_seq_length=64, chunk_boundary="token")
     truncated = encode_documents([LONG, "a dog"], tokenizer, max_seq_length=64, overflow="truncate")
     assert truncated["input_ids"][0] == chunked["input_ids"][0] and truncated["document"] == [0, 1]
     assert truncated["discarded_tokens"] == [sum(len(ids) - 2 for ids in chunked["input_ids"][1:]), 0]

@@ -243,6 +243,9 @@ MISTAKES = {
         {"dataloader_drop_last": True, "per_device_train_batch_size": 500},
         "--dataloader_drop_last",
     ),
+    "overlap of nothing": ({"overlap": 4, "overflow": "truncate"}, "--overlap"),
+    "overlap of all": ({"overlap": 40, "max_seq_length": 32}, "overlap of 40"),
+    "no such boundary": ({"chunk_boundary": "page"}, "chunk_boundary"),
     "resume without checkpoint": ({"resume_from_checkpoint": "True"}, "--resume_from_checkpoint"),
 }
 
@@ -282,6 +285,25 @@ def test_three_short_lines_train_at_full_length(tmp_path, backbone):
     (tmp_path / "t.txt").write_text("a cat\n好\nok\n", encoding="utf-8")
     out = tmp_path / "out"
     assert door(model_name_or_path=backbone, train_file=tmp_path / "t.txt", output_dir=out, num_train_epochs=1) == 0
+
+
+def test_a_long_document_is_cut_as_the_flags_say(tmp_path, backbone, capsys, caplog):
+    # D06: 3,000 tokens and 30, each a word, without a mark that ends a sentence.
+    (tmp_path / "t.txt").write_text(" ".join(["the"] * 3000) + "\n" + " ".join(["the"] * 30) + "\n")
+
+    def passages(**flags):
+        options = {
+            "model_name_or_path": backbone,
+            "train_file": tmp_path / "t.txt",
+            "max_seq_length": 64,
+            "max_steps": 1,
+        }
+        assert door(output_dir=tmp_path / "_".join(["out", *flags]), save_strategy="no", **options, **flags) == 0
+        return int(re.search(r"2 documents, ([\d,]+) passages", capsys.readouterr().out).group(1).replace(",", ""))
+
+    assert passages() == -(-3000 // 62) + 1
+    assert passages(overlap=10) == 1 + -(-(3000 - 62) // 52) + 1
+    assert passages(overflow="truncate") == 2 and "discarded 2,938 tokens of 1 documents" in caplog.text
 
 
 def test_an_earlier_run_is_not_overwritten(tmp_path, backbone, text_file, capsys):
