@@ -100,13 +100,13 @@ def _code_files(folder: Path) -> Files:
                     f"{folder / 'config.json'}: auto_map names {reference!r}, which is no class of a file beside it; "
                     "correct it."
                 )
-            file = folder / f"{reference.split('.')[0]}.py"
-            for path in (file, *map(Path, get_relative_import_files(file) if file.is_file() else ())):
-                if not path.is_file() or path.parent != folder:
-                    raise InputError(
-                        f"{folder}: {path.name}, which its auto_map needs, is missing; save the model anew."
-                    )
-                files[path.name] = path
+            try:
+                paths = [folder / f"{reference.split('.')[0]}.py"]
+                paths += map(Path, get_relative_import_files(paths[0]))
+            except FileNotFoundError as error:
+                name = Path(error.filename).name
+                raise InputError(f"{folder} has no {name}, which its auto_map needs; save the model anew.") from error
+            files |= {path.name: path for path in paths if path.parent == folder}
     return files
 
 

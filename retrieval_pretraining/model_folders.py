@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,11 +84,19 @@ def weight_files(folder: Path, name: str) -> list[Path]:
             f"{name}: there is no {_WEIGHTS}; a pickle, such as pytorch_model.bin, can run code when it is read and "
             "is not loaded: load it where you trust it and save it with save_pretrained."
         )
-    paths = [folder / file for file in sorted(set(_read_json(index).get("weight_map", {}).values()))]
+    paths = [_inside(folder, file) for file in sorted(set(_read_json(index).get("weight_map", {}).values()))]
     missing = [path.name for path in paths if not path.is_file()]
     if missing or not paths:
         raise InputError(f"{name}: {', '.join(missing) or 'all'} of its weights are missing; get the files again.")
     return paths
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """A file or folder that a model names; `InputError` for one that is not in the model's own folder."""
+    path = Path(os.path.normpath(folder / name))
+    if not path.is_relative_to(os.path.normpath(folder)):
+        raise InputError(f"{folder} names {name}, which lies outside of it; get the folder again, from who made it.")
+    return path
 
 
 def sha256_of(paths: list[Path]) -> str:
@@ -129,7 +138,7 @@ def read_sentence_transformers_files(folder: Path) -> SentenceTransformersFiles 
     foreign = [module for module in modules if not str(module.get("type", "")).startswith("sentence_transformers.")]
     if not modules:
         raise InputError(f"{folder / 'modules.json'}: names no module; get the folder again.")
-    paths = [folder / module.get("path", "") for module in modules]
+    paths = [_inside(folder, module.get("path", "")) for module in modules]
     for path in paths:
         if (path / "pytorch_model.bin").is_file() and not list(path.glob("*.safetensors")):
             raise InputError(

@@ -429,7 +429,9 @@ def base_config(arguments: ModelArguments, types):
     if name in CONFIG_MAPPING:
         return AutoConfig.for_model(name)
     if name in types or "/" in name or Path(name).exists():
-        return AutoConfig.from_pretrained(name, revision=arguments.model_revision, token=arguments.token)
+        return AutoConfig.from_pretrained(
+            name, revision=arguments.model_revision, token=arguments.token, trust_remote_code=False
+        )
     raise ValueError(f"--config_name {name} is no folder and no type; types: {', '.join(types)}.")
 
 

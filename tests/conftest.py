@@ -17,7 +17,9 @@ def hub():
 @pytest.fixture(scope="session")
 def workshop(hub, tmp_path_factory):
     """Somebody with this project, who is logged in."""
-    modules = "import run_pretrain, mine_pairs, run_evaluation, retrieval_pretraining.hub, retrieval_pretraining.evaluation"
+    modules = (
+        "import run_pretrain, mine_pairs, run_evaluation, retrieval_pretraining.hub, retrieval_pretraining.evaluation"
+    )
     with Client(hub.url, tmp_path_factory.mktemp("workshop"), modules, token=TOKEN) as client:
         yield client
 

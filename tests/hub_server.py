@@ -96,6 +96,7 @@ class HubServer:
         self.repositories: dict[tuple[str, str], Repository] = {}
         self.users: dict[str, dict] = {}  # token -> what whoami says
         self.objects: dict[str, bytes] = {}  # LFS
+        self.known: set[str] = set()  # those that are not to be sent again
         self.requests: list[tuple[str, str, int | None]] = []
         self.faults: list[Fault] = []
         self.lock = threading.RLock()
@@ -370,7 +371,7 @@ class _Handler(BaseHTTPRequestHandler):
                 "upload": {"href": f"{self.hub.url}/lfs-upload/{asked['oid']}"},
                 "verify": {"href": f"{self.hub.url}/lfs-verify"},
             }
-            there = asked["oid"] in self.hub.objects
+            there = asked["oid"] in self.hub.known
             objects.append({**asked, **({} if there else {"authenticated": True, "actions": actions})})
         self._answer({"transfer": "basic", "objects": objects})
 
@@ -378,6 +379,7 @@ class _Handler(BaseHTTPRequestHandler):
         if hashlib.sha256(body).hexdigest() != oid:
             raise Refusal(400, "the content has another hash")
         self.hub.objects[oid] = body
+        self.hub.known.add(oid)
         self._answer({})
 
     def lfs_verify(self, body):
@@ -404,7 +406,7 @@ class _Handler(BaseHTTPRequestHandler):
             elif key == "file":
                 files[value["path"]] = File(base64.b64decode(value["content"]), False)
             elif key == "lfsFile":
-                if value["oid"] not in self.hub.objects:
+                if value["oid"] not in self.hub.known:
                     raise Refusal(400, f"LFS object of {value['path']} is not there")
                 files[value["path"]] = File(self.hub.objects[value["oid"]], True)
             elif key == "deletedFile":
