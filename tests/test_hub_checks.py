@@ -1,10 +1,8 @@
 """Whether a push can work is found out before the text is read: one sentence, exit status 2, nothing half done."""
 
 import pytest
-from conftest import TOKEN
+from hub_runs import MINE, PRETRAIN, TOKEN
 
-PRETRAIN = "import sys, run_pretrain; sys.exit(run_pretrain.main())"
-MINE = "import sys, mine_pairs; sys.exit(mine_pairs.main())"
 NEWCOMER, READER, FINE, NARROW = ("hf_" + word * 4 for word in ("newcomer", "reader", "fine", "narrow"))
 
 

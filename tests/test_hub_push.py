@@ -2,64 +2,11 @@
 
 import json
 import shlex
-from pathlib import Path
 
 import pytest
 import torch
-from conftest import TOKEN
-from documents_for_tests import chinese_documents, write_rows
+from hub_runs import PUSH, TOKEN, assert_whole, train
 from safetensors.torch import load, load_file
-from tokenizers_for_tests import SENTENCES, bert_tokenizer
-from toy_models import encoder_config
-from transformers import BertForMaskedLM
-
-DOOR = "import sys, run_pretrain; sys.exit(run_pretrain.main())"
-SECRET_PATH = "home-of-somebody"
-TINY_T5 = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_decoder_layers=1,num_heads=4"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    """Text and a backbone, under a path that nobody else is to see."""
-    folder = tmp_path_factory.mktemp(SECRET_PATH)
-    torch.manual_seed(0)
-    BertForMaskedLM(encoder_config(vocab_size=len(bert_tokenizer()))).save_pretrained(folder / "backbone")
-    bert_tokenizer().save_pretrained(folder / "backbone")
-    (folder / "text.txt").write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
-    return folder
-
-
-def train(workshop, folder: Path, name: str, *flags, push: bool = True, output: str | None = None, **options):
-    """A run of six steps, which saves at each second one."""
-    argv = ["run_pretrain.py", "--model_name_or_path", folder / "backbone", "--train_file", folder / "text.txt"]
-    argv += ["--output_dir", folder / (output or name.replace("/", "-")), "--use_cpu", "--disable_tqdm", "True"]
-    argv += ["--max_steps", "6", "--save_steps", "2", "--max_seq_length", "32", "--per_device_train_batch_size", "4"]
-    argv += ["--push_to_hub", "True", "--hub_model_id", name] if push else []
-    return workshop.run(DOOR, argv=[*argv, *flags], **options)
-
-
-@pytest.fixture(scope="module")
-def pushed(hub, workshop, folder):
-    """The commits of a run that pushes at every save."""
-    outcome = train(workshop, folder, "me/x", "--hub_always_push", "True")
-    assert outcome.status == 0, outcome.err[-3000:]
-    assert f"will be pushed to {hub.url}/me/x" in outcome.out and f"pushed: {hub.url}/me/x/commit/" in outcome.out
-    return hub.repository("me/x").pushed()
-
-
-def assert_whole(files: dict, architecture: str = "retromae"):
-    """A commit that loads everywhere, and holds nothing that is nobody's business."""
-    config = json.loads(files["config.json"].content)
-    assert {"AutoConfig", "AutoModel", "AutoModelForPreTraining"} <= config["auto_map"].keys()
-    for reference in config["auto_map"].values():
-        assert f"{reference.split('.')[0]}.py" in files
-    names = {"model.safetensors", f"configuration_{architecture}.py", "linear_cross_entropy.py", "README.md"}
-    names |= {"tokenizer.json", "tokenizer_config.json", "modules.json", "sentence_bert_config.json"}
-    assert names <= files.keys(), names - files.keys()
-    assert files["model.safetensors"].lfs and not files["config.json"].lfs
-    for name, file in files.items():
-        assert not name.startswith(("_", "training_args")) and SECRET_PATH.encode() not in file.content, name
-        assert TOKEN.encode() not in file.content, name
 
 
 def test_every_commit_is_whole(pushed):
@@ -120,16 +67,9 @@ def test_at_the_end_only(hub, workshop, folder):
     assert repository.private and [commit.message for commit in repository.pushed()] == ["End of training"]
 
 
-def test_gur_is_whole_as_well(hub, workshop, folder):
-    documents = write_rows(folder / "documents.jsonl", chinese_documents(12))
-    argv = ["run_pretrain.py", "--objective", "gur", "--config_name", "t5", "--config_overrides", TINY_T5]
-    argv += ["--tokenizer_vocab_size", "600", "--train_file", documents, "--output_dir", folder / "gur", "--use_cpu"]
-    argv += ["--disable_tqdm", "True", "--max_steps", "2", "--save_steps", "1", "--per_device_train_batch_size", "4"]
-    outcome = workshop.run(DOOR, argv=[*argv, "--push_to_hub", "True", "--hub_always_push", "True"])
-    assert outcome.status == 0, outcome.err[-3000:]
-    commits = hub.repository("me/gur").pushed()  # called as the output folder is
-    assert len(commits) == 3
-    for commit in commits:
+def test_gur_is_whole_as_well(pushed_gur):
+    assert len(pushed_gur) == 3
+    for commit in pushed_gur:
         assert_whole(commit.files, "gur")
         assert {"modeling_gur.py", "backbone/model.safetensors", "backbone/config.json"} <= commit.files.keys()
         assert '"me/gur"' in commit.files["README.md"].content.decode()
@@ -161,10 +101,7 @@ def test_weights_of_an_earlier_model_do_not_stay(hub, workshop, folder, pushed):
         "repository.push({**files, 'notes.safetensors': b'y'}, 'before')\n"
     )
     workshop.check(code)
-    outcome = workshop.run(
-        "import sys; from retrieval_pretraining.hub import main; sys.exit(main())",
-        argv=["hub", folder / "me-x", "--hub_model_id", "me/resharded"],
-    )
+    outcome = workshop.run(PUSH, argv=["hub", folder / "me-x", "--hub_model_id", "me/resharded"])
     assert outcome.status == 0, outcome.err
     files = hub.repository("me/resharded").at("main").files
     assert_whole(files)
@@ -197,8 +134,7 @@ def test_a_failure_at_the_end_keeps_the_model_and_gives_the_command(hub, worksho
     assert TOKEN not in outcome.out + outcome.err
     words = shlex.split(command)
     assert words[:3] == ["python", "-m", "retrieval_pretraining.hub"]
-    module = "import runpy; runpy.run_module('retrieval_pretraining.hub', run_name='__main__')"
-    retried = workshop.run(module, argv=["hub", *words[3:]])
+    retried = workshop.run(PUSH, argv=["hub", *words[3:]])
     assert retried.status == 0 and f"pushed: {hub.url}/me/refused/commit/" in retried.out, retried.err
     assert_whole(hub.repository("me/refused").at("main").files)
 
@@ -220,8 +156,7 @@ def test_what_passes_is_tried_again(hub, workshop, folder, pushed, method, path,
     name = f"me/again-{method}-{path.strip('/').replace('/', '-')}-{status}-{len(more)}"
     hub.known.clear()
     hub.fail(method, path, status, times=2 if not more else 1, **more)
-    code = "import sys; from retrieval_pretraining.hub import main; sys.exit(main())"
-    outcome = workshop.run(code, argv=["hub", folder / "me-x", "--hub_model_id", name, "--commit_message", "once"])
+    outcome = workshop.run(PUSH, argv=["hub", folder / "me-x", "--hub_model_id", name, "--commit_message", "once"])
     left = [fault.times for fault in hub.faults]
     hub.faults.clear()
     assert outcome.status == 0 and left == [0], outcome.err
@@ -231,11 +166,10 @@ def test_what_passes_is_tried_again(hub, workshop, folder, pushed, method, path,
 
 
 def test_what_does_not_pass_leaves_nothing_half_written(hub, workshop, folder, pushed):
-    code = "import sys; from retrieval_pretraining.hub import main; sys.exit(main())"
     for method, path, status in (("PUT", "lfs-upload", None), ("POST", "/commit/", 500), ("POST", "preupload", 429)):
         hub.known.clear()
         hub.fail(method, path, status, times=10_000)
-        outcome = workshop.run(code, argv=["hub", folder / "me-x", "--hub_model_id", "me/never"], longest_sleep=0.0)
+        outcome = workshop.run(PUSH, argv=["hub", folder / "me-x", "--hub_model_id", "me/never"], longest_sleep=0.0)
         hub.faults.clear()
         assert outcome.status == 1 and "Traceback" not in outcome.err
         reason = f"the Hub ({hub.url}) cannot be reached" if status is None else f"the Hub answered {status}"
