@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import snapshot_download
+from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
 from retrieval_pretraining.errors import InputError
@@ -89,6 +89,15 @@ def weight_files(folder: Path, name: str) -> list[Path]:
     if missing or not paths:
         raise InputError(f"{name}: {', '.join(missing) or 'all'} of its weights are missing; get the files again.")
     return paths
+
+
+def only_pickled_on_hub(name: str, *, revision: str | None = None, token: str | None = None) -> bool:
+    """Whether a model of the Hub has its weights in a pickle alone; False where that cannot be found out."""
+    try:
+        files = HfApi().list_repo_files(name, revision=revision, token=token)
+    except Exception:  # no name on the Hub, no network: what the client raises differs between its versions
+        return False
+    return any(file.endswith(".bin") for file in files) and not any(file.endswith(".safetensors") for file in files)
 
 
 def _inside(folder: Path, name: str) -> Path:

@@ -59,7 +59,7 @@ def hub_environment(url: str, home: Path, token: str | None) -> dict[str, str]:
     """All that a process needs to take the loopback Hub for the real one, and nothing of this process's own."""
     return {
         **{name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ},
-        **{"HOME": str(home), "HF_HOME": str(home / "hf"), "HF_ENDPOINT": url, "NO_PROXY": "127.0.0.1"},
+        **{"HOME": str(home), "HF_HOME": str(home / "hf"), "HF_ENDPOINT": url, "NO_PROXY": "127.0.0.1,localhost"},
         **{"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"},
         **{"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": ""},
         **({"HF_TOKEN": token} if token else {}),

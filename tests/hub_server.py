@@ -99,10 +99,13 @@ class HubServer:
         self.known: set[str] = set()  # those that are not to be sent again
         self.requests: list[tuple[str, str, int | None]] = []
         self.faults: list[Fault] = []
+        self.leaks: list[str] = []  # what was asked of the storage with the token of the Hub
         self.lock = threading.RLock()
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": self}))
         self.server.daemon_threads = True
+        self.server.handle_error = lambda *arguments: None  # a client that hung up
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        self.storage = self.url.replace("127.0.0.1", "localhost")  # another host, which is no business of the token's
 
     def __enter__(self):
         threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
@@ -164,6 +167,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._note(None)
             return self._hang_up()
         body = self._body()
+        if self.headers["Host"].startswith("localhost") and self.headers.get("Authorization"):
+            self.hub.leaks.append(self.target)
         try:
             if fault is not None and not self.cut:
                 return self._answer({"error": "as the test wants"}, fault.status, **fault.headers)
@@ -335,7 +340,7 @@ class _Handler(BaseHTTPRequestHandler):
         content = json.loads(body)["content"]
         found = re.match(r"---\n(.*?)\n---", content, re.S)
         data = yaml.safe_load(found[1]) if found else {}
-        wrong = [name for name, value in data.items() if value is None or value == []]
+        wrong = [name for name, value in data.items() if value is None or value == [None]]
         if wrong:
             return self._answer({"errors": [{"message": f'"{name}" is empty'} for name in wrong]}, 400)
         self._answer({"errors": [], "warnings": []})
@@ -368,7 +373,7 @@ class _Handler(BaseHTTPRequestHandler):
         objects = []
         for asked in json.loads(body)["objects"]:
             actions = {
-                "upload": {"href": f"{self.hub.url}/lfs-upload/{asked['oid']}"},
+                "upload": {"href": f"{self.hub.storage}/lfs-upload/{asked['oid']}"},
                 "verify": {"href": f"{self.hub.url}/lfs-verify"},
             }
             there = asked["oid"] in self.hub.known
@@ -429,7 +434,7 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {"X-Repo-Commit": commit.oid, "ETag": f'"{file.etag}"', "Accept-Ranges": "bytes"}
         if file.lfs:
             linked = {"X-Linked-ETag": f'"{file.etag}"', "X-Linked-Size": len(file.content)}
-            return self._answer(b"", 302, Location=f"{self.hub.url}/lfs-download/{file.etag}", **headers, **linked)
+            return self._answer(b"", 302, Location=f"{self.hub.storage}/lfs-download/{file.etag}", **headers, **linked)
         self._send(file.content, headers)
 
     def lfs_download(self, body, oid):
