@@ -422,8 +422,8 @@ def make_model(run: Run, tokenizer, model_class, changes: dict, from_scratch: Ca
         name = arguments.model_name_or_path
         if name and only_pickled_on_hub(name, revision=arguments.model_revision, token=arguments.token):
             raise InputError(
-                f"--model_name_or_path {name} has its weights in a pickle, which can run code when it is read, and none "
-                "in safetensors: load it where you trust it, save it with save_pretrained, and give that folder."
+                f"--model_name_or_path {name} has its weights in a pickle, which can run code when it is read, and "
+                "none in safetensors: load it where you trust it, save it with save_pretrained, and give that folder."
             ) from error
         option = "model_name_or_path" if arguments.model_name_or_path else "config_name"
         raise InputError(f"--{option} {getattr(arguments, option)} cannot be used: {first_line(error)}") from error
