@@ -5,8 +5,10 @@ import shlex
 
 import pytest
 import torch
+from hub_clients import ROOT, hub_environment
 from hub_runs import PUSH, TOKEN, assert_whole, train
 from safetensors.torch import load, load_file
+from two_processes import run_two_processes
 
 
 def test_every_commit_is_whole(pushed):
@@ -134,7 +136,8 @@ def test_a_failure_at_the_end_keeps_the_model_and_gives_the_command(hub, worksho
     assert TOKEN not in outcome.out + outcome.err
     words = shlex.split(command)
     assert words[:3] == ["python", "-m", "retrieval_pretraining.hub"]
-    retried = workshop.run(PUSH, argv=["hub", *words[3:]])
+    module = "import runpy; runpy.run_module('retrieval_pretraining.hub', run_name='__main__')"
+    retried = workshop.run(module, argv=["hub", *words[3:]])
     assert retried.status == 0 and f"pushed: {hub.url}/me/refused/commit/" in retried.out, retried.err
     assert_whole(hub.repository("me/refused").at("main").files)
 
@@ -213,6 +216,37 @@ def test_a_file_that_holds_the_token_is_not_pushed(hub, workshop, folder, pushed
     outcome = workshop.run(code, argv=["", folder / "me-x"], folder=tmp_path)
     assert outcome.status == 1 and "README.md holds the access token" in outcome.err and TOKEN not in outcome.err
     assert not hub.repository("me/leaky").pushed()
+
+
+def test_files_of_the_user_stay_at_home(hub, workshop, folder, pushed, tmp_path):
+    code = (
+        "import sys, shutil, pathlib\n"
+        "import retrieval_pretraining.hub as hub\n"
+        "shutil.copytree(sys.argv[1], 'home')\n"
+        "for name in ('notes.txt', 'secret.py', '.env', 'train.log', 'encoder/x.pt', 'pytorch_model.bin'):\n"
+        "    pathlib.Path('home', name).write_text('mine')\n"
+        "sys.exit(hub.main(['home', '--hub_model_id', 'me/home']))\n"
+    )
+    outcome = workshop.run(code, argv=["", folder / "me-x"], folder=tmp_path)
+    assert outcome.status == 0, outcome.err
+    assert hub.repository("me/home").at("main").files.keys() == pushed[-1].files.keys()
+
+
+@pytest.mark.slow
+def test_of_two_processes_one_pushes(hub, workshop, folder, tmp_path):
+    environment = hub_environment(hub.url, workshop.home, TOKEN)
+    flags = ["--model_name_or_path", folder / "backbone", "--train_file", folder / "text.txt", "--use_cpu"]
+    flags += ["--ddp_backend", "gloo", "--disable_tqdm", "True", "--max_steps", "2", "--save_steps", "1"]
+    flags += ["--push_to_hub", "True", "--hub_model_id", "me/two", "--hub_always_push", "True"]
+    words = [str(ROOT / "run_pretrain.py"), *map(str, flags), "--output_dir", str(tmp_path / "out")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("HF_HUB_OFFLINE", raising=False)
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        result = run_two_processes(words, output=tmp_path / "out", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert result.stdout.count("pushed:") == 1 and hub.count("POST", "me/two/commit/") == 3
+    assert_whole(hub.repository("me/two").at("main").files)
 
 
 def test_the_token_is_nowhere(workshop, folder, pushed):
