@@ -1,4 +1,4 @@
-"""The commands and snippets of docs/hub.md do what it says, one after the other; SECURITY.md names tests that exist."""
+"""The commands and snippets of docs/hub.md work, one after the other; SECURITY.md names tests that exist."""
 
 import re
 import shlex
@@ -37,6 +37,7 @@ def run_command(workshop, words: list[str], folder: Path):
     return workshop.run(code, argv=[*words[1:], *more], folder=folder)
 
 
+@pytest.mark.slow
 def test_the_guide_runs_from_its_first_block_to_its_last(hub, workshop, folder, tmp_path):
     pytest.importorskip("sentence_transformers")
     files = {path.name: File(path.read_bytes(), ".safe" in path.name) for path in (folder / "backbone").iterdir()}
@@ -67,9 +68,8 @@ def test_the_options_in_the_guide_exist():
 
 def test_the_tests_that_the_security_page_names_exist():
     file, found = None, 0
-    for name, test in re.findall(
-        r"`(test_\w+\.py)?(?:::(test_\w+))?`", (ROOT / "SECURITY.md").read_text(encoding="utf-8")
-    ):
+    page = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    for name, test in re.findall(r"`(test_\w+\.py)?(?:::(test_\w+))?`", page):
         file = name or file
         if file and (name or test):
             text = (ROOT / "tests" / file).read_text(encoding="utf-8")

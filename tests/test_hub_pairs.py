@@ -20,10 +20,10 @@ def mine(workshop, folder, name: str, *flags, output: str = "pairs", **options):
 
 @pytest.fixture(scope="module")
 def dataset(hub, workshop, folder):
-    outcome = mine(workshop, folder, "me/pairs", "--hub_private_repo", "True", "--license", "cc-by-4.0")
+    outcome = mine(workshop, folder, "me/mined", "--hub_private_repo", "True", "--license", "cc-by-4.0")
     assert outcome.status == 0, outcome.err
-    assert f"pushed: {hub.url}/datasets/me/pairs/commit/" in outcome.out
-    return hub.repository("me/pairs", "datasets")
+    assert f"pushed: {hub.url}/datasets/me/mined/commit/" in outcome.out
+    return hub.repository("me/mined", "datasets")
 
 
 def test_one_commit_holds_pairs_counts_and_card(dataset):
@@ -49,23 +49,23 @@ def test_the_card_says_what_is_known_and_nothing_else(dataset):
 def test_load_dataset_reads_it(dataset, stranger, tmp_path):
     code = (
         "import datasets\n"
-        "rows = datasets.load_dataset('me/pairs')\n"
+        "rows = datasets.load_dataset('me/mined')\n"
         "print(list(rows), rows['train'].column_names, len(rows['train']))\n"
     )
     printed = stranger.check(code, HF_TOKEN=TOKEN)
     number = json.loads(dataset.at("main").files["counts.json"].content)["pairs"]
     columns = ["text", "text_pair", "shared_span", "document_id", "strategy"]
     assert printed.splitlines()[-1] == f"['train'] {columns} {number}"
-    refused = stranger.run(code.replace("'me/pairs'", f"'me/pairs', cache_dir={str(tmp_path)!r}"))
+    refused = stranger.run(code.replace("'me/mined'", f"'me/mined', cache_dir={str(tmp_path)!r}"))
     assert refused.status != 0 and "authentication" in refused.err.splitlines()[-1]  # it is private
 
 
 def test_a_finished_folder_is_pushed_without_mining_again(hub, workshop, folder, dataset):
-    outcome = mine(workshop, folder, "me/pairs", "--license", "cc-by-4.0")
+    outcome = mine(workshop, folder, "me/mined", "--license", "cc-by-4.0")
     assert outcome.status == 0 and "nothing to do" in outcome.out and len(dataset.pushed()) == 1
-    outcome = mine(workshop, folder, "me/pairs-too", "--license", "cc0-1.0", "--hub_create_pr", "True")
+    outcome = mine(workshop, folder, "me/mined-too", "--license", "cc0-1.0", "--hub_create_pr", "True")
     assert outcome.status == 0, outcome.err
-    (commit,) = hub.repository("me/pairs-too", "datasets").pushed()
+    (commit,) = hub.repository("me/mined-too", "datasets").pushed()
     assert commit.branch == "refs/pr/1" and b"license: cc0-1.0" in commit.files["README.md"].content
 
 
