@@ -40,7 +40,9 @@ def folder(tmp_path_factory):
     """Text and a backbone."""
     folder = tmp_path_factory.mktemp(SECRET_PATH)
     torch.manual_seed(0)
-    BertForMaskedLM(encoder_config(vocab_size=len(bert_tokenizer()))).save_pretrained(folder / "backbone")
+    # With dropout, by which a run shows whether something else drew random numbers.
+    config = encoder_config(vocab_size=len(bert_tokenizer()), hidden_dropout_prob=0.1)
+    BertForMaskedLM(config).save_pretrained(folder / "backbone")
     bert_tokenizer().save_pretrained(folder / "backbone")
     (folder / "text.txt").write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
     return folder
