@@ -133,6 +133,7 @@ class RetroMAEConfig(PretrainedConfig):
         # Each save names every class, or `AutoModel` fails on a folder that `RetroMAEForPreTraining` wrote.
         self.check_ranges()
         self.auto_map = dict(AUTO_MAP)
+        self.encoder_config._name_or_path = ""  # where the encoder lay on the machine that it was loaded on
         super().save_pretrained(save_directory, **kwargs)
 
 

@@ -14,10 +14,14 @@ import itertools
 import signal
 import sys
 
+from huggingface_hub import DatasetCard
+
 from retrieval_pretraining.arguments import PairArguments, parse_arguments
 from retrieval_pretraining.cleaning_settings import CleaningSettings
 from retrieval_pretraining.corpus_cache import write_atomically
 from retrieval_pretraining.errors import InputError
+from retrieval_pretraining.hub import HubRepository, PushError, open_repository, report_push_error
+from retrieval_pretraining.hub_files import pair_files
 from retrieval_pretraining.mined_pairs import MinedPairs, mine_to_folder
 from retrieval_pretraining.mining_report import CARD_TITLE, format_counts, format_pairs, pairs_card
 from retrieval_pretraining.mining_settings import MiningSettings
@@ -32,6 +36,17 @@ def run(args: PairArguments, settings: MiningSettings, cleaning: CleaningSetting
     args.check()
     settings.check()
     cleaning.check()
+    repository = None
+    if args.push_to_hub:
+        # Now, not after hours of mining.
+        repository = open_repository(
+            args.hub_dataset_id,
+            kind="dataset",
+            token=args.hub_token,
+            private=args.hub_private_repo,
+            revision=args.hub_revision,
+            create_pr=args.hub_create_pr,
+        )
     pairs = mine_to_folder(
         {**args.source(), "cleaning": cleaning},
         args.output_dir,
@@ -43,7 +58,7 @@ def run(args: PairArguments, settings: MiningSettings, cleaning: CleaningSetting
     )
     if pairs.was_there:
         print(f"{pairs.file} was mined before from the same text with the same settings: nothing to do.")
-    _write_card(pairs)
+    _write_card(pairs, args.license)
     print(format_counts(pairs.counts))
     if not pairs.counts["pairs"]:
         print(_why_none(args, settings, pairs.counts), file=sys.stderr)
@@ -51,14 +66,34 @@ def run(args: PairArguments, settings: MiningSettings, cleaning: CleaningSetting
     print(f"\n{format_pairs(itertools.islice(read_pairs(pairs.file), SHOWN))}")
     print(f"The pairs are in {pairs.file}. To use them:\n")
     print(f'  from datasets import load_dataset\n  pairs = load_dataset("{args.output_dir}", split="train")')
+    if repository is not None:
+        _push(repository, pairs)
     return pairs
 
 
-def _write_card(pairs: MinedPairs):
+def _write_card(pairs: MinedPairs, license: str | None):
     """README.md, unless there is one that says something else."""
     file = pairs.file.with_name("README.md")
-    if not file.exists() or (not pairs.was_there and CARD_TITLE in file.read_text(encoding="utf-8", errors="replace")):
-        write_atomically(file, pairs_card(pairs.file.name, pairs.counts))
+    before = file.read_text(encoding="utf-8", errors="replace") if file.exists() else None
+    if before is None or (not pairs.was_there and CARD_TITLE in before):
+        example = itertools.islice(read_pairs(pairs.file), 1)
+        write_atomically(file, pairs_card(pairs.file.name, pairs.counts, examples=example, license=license))
+    elif license is not None:
+        card = DatasetCard(before)
+        card.data.license = license
+        write_atomically(file, str(card))
+
+
+def _push(repository: HubRepository, pairs: MinedPairs):
+    folder = pairs.file.parent
+    try:
+        pushed = repository.push(pair_files(folder), f"{pairs.counts['pairs']:,} pairs")
+    except PushError as error:
+        raise PushError(
+            f"{repository.name} was not pushed, but the pairs are whole in {folder}: {error}",
+            repository.retry_command(folder),
+        ) from error
+    print(f"\npushed: {pushed.pr_url or pushed.commit_url}")
 
 
 def _why_none(args: PairArguments, settings: MiningSettings, counts: dict) -> str:
@@ -79,6 +114,9 @@ def main(arguments: list[str] | None = None) -> int:
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except PushError as error:
+        report_push_error(error)
+        return 1
     except KeyboardInterrupt:
         print("\nStopped. What was finished is kept: the same command goes on from there.", file=sys.stderr)
         return 128 + signal.SIGINT

@@ -329,20 +329,26 @@ class GURPreTrainedModel(T5PreTrainedModel):
             name_or_path: a checkpoint of T5, T5 v1.1, mT5 or UMT5, with a decoder or without, or one of this package
                 (then the projection is loaded as well).
             config_changes: fields of `GURConfig`, and `revision`, `token`, `cache_dir`, `local_files_only`,
-                `subfolder`, `attn_implementation`, `dtype` (default `torch.float32`) for loading.
+                `subfolder`, `attn_implementation`, `dtype` (default `torch.float32`) for loading; with
+                `use_safetensors=False` weights in a pickle (pytorch_model.bin) are read too. Code that comes with a
+                backbone never runs.
 
         Returns a model whose `loading_report` says what was loaded and what was initialised.
 
-        Raises `ValueError` for an unsupported backbone, an unknown field, or when nothing could be loaded.
+        Raises `ValueError` for an unsupported backbone, an unknown field, weights in a pickle, or when nothing could
+        be loaded.
         """
         hub_names = ("revision", "token", "cache_dir", "local_files_only", "subfolder", "force_download")
         hub = {name: config_changes.pop(name) for name in hub_names if name in config_changes}
         model = {"dtype": config_changes.pop("dtype", torch.float32)}
         if "attn_implementation" in config_changes:
             model["attn_implementation"] = config_changes.pop("attn_implementation")
+        model["use_safetensors"] = config_changes.pop("use_safetensors", True)
         for name in config_changes.keys() - {*GURConfig.__dataclass_fields__, "num_labels"}:
             raise ValueError(f"`{name}` is not a field of GURConfig.")
         name_or_path = os.fspath(name_or_path)
+        if model["use_safetensors"]:
+            _refuse_pickle(os.path.join(name_or_path, hub.get("subfolder", "")))
 
         # Read as a dict first: one of ours is loaded by this very file, and never asks for `trust_remote_code`.
         fields = PretrainedConfig.get_config_dict(name_or_path, **hub)[0]
@@ -365,20 +371,38 @@ class GURPreTrainedModel(T5PreTrainedModel):
     @classmethod
     def _from_plain(cls, name_or_path, fields, config_changes, hub, model):
         ours = {"scale_decoder_outputs": _scales_decoder_outputs(fields), **config_changes}
-        config = GURConfig.from_backbone_config(AutoConfig.from_pretrained(name_or_path, **hub), **ours)
+        config = GURConfig.from_backbone_config(
+            AutoConfig.from_pretrained(name_or_path, trust_remote_code=False, **hub), **ours
+        )
         source, info = AutoModelForSeq2SeqLM.from_pretrained(
-            name_or_path, config=config.to_backbone_config(), output_loading_info=True, **hub, **model
+            name_or_path,
+            config=config.to_backbone_config(),
+            output_loading_info=True,
+            trust_remote_code=False,
+            **hub,
+            **model,
         )
         # Only the weights say whether the LM head is tied: the files of T5 v1.1 and mT5 are read as if it were.
         tied = source.lm_head.weight is source.shared.weight
         config.tie_word_embeddings = config_changes.get("tie_word_embeddings", tied)
-        result = cls._from_config(config, **model)
+        result = cls._from_config(config, **{name: model[name] for name in model if name != "use_safetensors"})
         wanted = result.state_dict().keys() - result.get_expanded_tied_weights_keys().keys()
         found = {name: value for name, value in source.state_dict().items() if name in wanted}
         result.load_state_dict(found, strict=False)
         if result.can_generate():
             result.generation_config = source.generation_config
         return result, set(info["missing_keys"]) | (wanted - found.keys())
+
+
+def _refuse_pickle(folder: str):
+    """Raises `ValueError` for a local folder whose weights are in a pickle alone."""
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    pickles = [name for name in names if name.startswith("pytorch_model") and name.endswith(".bin")]
+    if pickles and not any(name.endswith(".safetensors") for name in names):
+        raise ValueError(
+            f"{folder} has its weights in a pickle ({pickles[0]}), which can run code when it is read: load it where "
+            "you trust it and save it with `save_pretrained`, or pass `use_safetensors=False`."
+        )
 
 
 def _scales_decoder_outputs(fields: dict) -> bool:

@@ -340,19 +340,24 @@ class RetroMAEPreTrainedModel(PreTrainedModel):
                 checkpoint of this package (then the decoder is loaded as well).
             config_changes: fields of `RetroMAEConfig` or of the encoder's configuration (such as
                 `hidden_dropout_prob`), and `revision`, `token`, `cache_dir`, `local_files_only`, `subfolder`,
-                `attn_implementation`, `dtype` (default `torch.float32`) for loading.
+                `attn_implementation`, `dtype` (default `torch.float32`) for loading; with `use_safetensors=False`
+                weights in a pickle (pytorch_model.bin) are read too. Code that comes with a backbone never runs.
 
         Returns a model whose `loading_report` says what was loaded and what was initialised.
 
-        Raises `ValueError` for an unsupported backbone, an unknown field, or when nothing could be loaded.
+        Raises `ValueError` for an unsupported backbone, an unknown field, weights in a pickle, or when nothing could
+        be loaded.
         """
         hub_names = ("revision", "token", "cache_dir", "local_files_only", "subfolder", "force_download")
         hub = {name: config_changes.pop(name) for name in hub_names if name in config_changes}
         model = {"dtype": config_changes.pop("dtype", torch.float32)}
+        model["use_safetensors"] = config_changes.pop("use_safetensors", True)
         if "attn_implementation" in config_changes:
             model["attn_implementation"] = config_changes.pop("attn_implementation")
         name_or_path = os.fspath(name_or_path)
         folder = _transformer_folder(name_or_path)
+        if model["use_safetensors"]:
+            _refuse_pickle(os.path.join(folder, hub.get("subfolder", "")))
 
         # Read as a dict first: one of ours is loaded by this very file, and never asks for `trust_remote_code`.
         if PretrainedConfig.get_config_dict(folder, **hub)[0].get("model_type") == RetroMAEConfig.model_type:
@@ -368,11 +373,16 @@ class RetroMAEPreTrainedModel(PreTrainedModel):
             loaded.loading_report = _report(parts, missing, name_or_path)
             return loaded
 
-        config = RetroMAEConfig(encoder_config=AutoConfig.from_pretrained(folder, **hub))
+        config = RetroMAEConfig(encoder_config=AutoConfig.from_pretrained(folder, trust_remote_code=False, **hub))
         row = backbone_of(config.encoder_config)
         _change_config(config, config_changes)
         source, info = AutoModelForMaskedLM.from_pretrained(
-            folder, config=config.encoder_config, output_loading_info=True, **hub, **model
+            folder,
+            config=config.encoder_config,
+            output_loading_info=True,
+            trust_remote_code=False,
+            **hub,
+            **model,
         )
         result = cls(config).to(model["dtype"])
         encoder = result.base_model.encoder
@@ -388,6 +398,17 @@ class RetroMAEPreTrainedModel(PreTrainedModel):
             missing.add("decoder")
         result.loading_report = _report(parts, missing, name_or_path)
         return result
+
+
+def _refuse_pickle(folder: str):
+    """Raises `ValueError` for a local folder whose weights are in a pickle alone."""
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    pickles = [name for name in names if name.startswith("pytorch_model") and name.endswith(".bin")]
+    if pickles and not any(name.endswith(".safetensors") for name in names):
+        raise ValueError(
+            f"{folder} has its weights in a pickle ({pickles[0]}), which can run code when it is read: load it where "
+            "you trust it and save it with `save_pretrained`, or pass `use_safetensors=False`."
+        )
 
 
 def _transformer_folder(name_or_path: str) -> str:

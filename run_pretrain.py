@@ -35,6 +35,8 @@ from retrieval_pretraining.arguments import DataArguments, ModelArguments, Pretr
 from retrieval_pretraining.cleaning_settings import CleaningSettings
 from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.gur_arguments import GURArguments
+from retrieval_pretraining.hub import PushError, report_push_error
+from retrieval_pretraining.hub_pushes import open_for_arguments
 from retrieval_pretraining.mining_settings import MiningSettings
 from retrieval_pretraining.mixing import mix
 from retrieval_pretraining.objectives import OBJECTIVES, Run
@@ -138,6 +140,12 @@ def run(
     objective.check()
     prepare_output(model_args, args)
     checkpoint = find_checkpoint(args)
+    repository = None
+    if args.push_to_hub and args.process_index == 0:
+        # Now, not after hours of training.
+        repository = open_for_arguments(args)
+        args.hub_model_id = repository.name  # the card says it
+        say(args, f"will be pushed to {repository.url}")
     changed = changed_settings(model_args, data_args, args, *objective.settings(), resumed=checkpoint is not None)
     for name, (before, now) in changed.items():
         say(args, f"warning: resumed with another {name}: {before} -> {now}")
@@ -190,6 +198,7 @@ def run(
         max_seq_length=encoded_length,
         retrieval_data=_retrieval_sample(retrieval, data_args, args),
         callbacks=[signals],
+        hub_repository=repository,
         **objective.trainer_arguments(),
     )
     if not data_args.streaming:
@@ -201,6 +210,15 @@ def run(
     if retrieval is not None:
         scores["before"] = _retrieve(objective, model, tokenizer, retrieval, encoded_length, args)
     started = time.time()
+
+    def complete(folder: Path, state):
+        """What a checkpoint lacks to be published."""
+        trained = {name: value for row in state.log_history for name, value in row.items()}
+        objective.export(model, tokenizer, folder, max_seq_length=encoded_length)
+        now = {"train": trained, "retrieval": scores, "steps": state.global_step, "seconds": time.time() - started}
+        objective.write_card(model, folder, {**results, **now})
+
+    trainer.complete_folder = complete
     outcome = trainer.train(resume_from_checkpoint=checkpoint)
     results["seconds"] = time.time() - started
     if signals.received is not None:
@@ -217,7 +235,7 @@ def run(
         trainer.log_metrics("eval", metrics)
         trainer.save_metrics("eval", metrics)
         results["eval"] = metrics
-    trainer.save_model(args.output_dir)
+    trainer.save_model(args.output_dir, _internal_call=True)  # is pushed below, when all of it is there
     if retrieval is not None:
         scores["after"] = _retrieve(objective, model, tokenizer, retrieval, encoded_length, args)
         named = {f"retrieval_{when}_{name}": value for when, row in scores.items() for name, value in row.items()}
@@ -226,13 +244,22 @@ def run(
     if args.should_save:
         objective.export(model, tokenizer, Path(args.output_dir), max_seq_length=encoded_length)
         objective.write_card(model, args.output_dir, results)
-    if args.push_to_hub:
-        trainer.push_to_hub()
     if scores:
         rows = [{"": when, **row} for when, row in scores.items()]
         say(args, f"\n{retrieval.name}, cosine of the sentence vectors:\n{format_table(rows, list(rows[0]))}")
     say(args, objective.how_to_load(args.output_dir))
+    if args.push_to_hub:
+        _push(trainer, args)
     return results
+
+
+def _push(trainer, args: PretrainingArguments):
+    pushed = trainer.push_output()
+    failures = trainer.failure_report()
+    if failures is not None:
+        say(args, f"{failures}; the last push holds the whole model")
+    if pushed is not None:
+        say(args, f"pushed: {pushed.pr_url or pushed.commit_url}")
 
 
 def _mix_in(objective, examples, tokenizer, length: int, data: DataArguments, args: PretrainingArguments):
@@ -288,6 +315,9 @@ def main(arguments: list[str] | None = None) -> int:
         if isinstance(error, NonFiniteLossError) or os.environ.get("RANK", "0") == "0":
             print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, InputError) else 1
+    except PushError as error:
+        report_push_error(error)
+        return 1
     except KeyboardInterrupt:
         print("\nStopped.", file=sys.stderr)
         return 128 + signal.SIGINT

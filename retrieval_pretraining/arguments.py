@@ -240,11 +240,25 @@ class PairArguments(TextArguments):
     num_workers: int = field(default=1, metadata=_help("Processes that mine; the pairs are the same."))
     seed: int = field(default=42, metadata=_help("Which pairs are taken where not all may be."))
     cache_dir: str | None = field(default=None, metadata=_help("Where downloads are kept."))
+    push_to_hub: bool = field(default=False, metadata=_help("Put the pairs on the Hub, as a dataset."))
+    hub_dataset_id: str | None = field(default=None, metadata=_help("Its name, such as me/my-pairs."))
+    hub_private_repo: bool | None = field(default=None, metadata=_help("Make a new one private."))
+    hub_revision: str | None = field(default=None, metadata=_help("Branch of it; made if it does not exist."))
+    hub_create_pr: bool = field(default=False, metadata=_help("Open a pull request."))
+    hub_token: str | None = field(default=None, metadata=_help("Access token; better: `hf auth login`."))
+    license: str | None = field(
+        default=None, metadata=_help("Licence of the text, such as cc-by-4.0; is written into the card.")
+    )
 
     def check(self):
         super().check()
         if self.output_dir is None:
             raise InputError("Give --output_dir: where the pairs are written.")
+        check_pushing(self, ("hub_dataset_id", "hub_private_repo", "hub_create_pr", "hub_revision"))
+        if self.push_to_hub and self.hub_dataset_id is None:
+            raise InputError(
+                "--push_to_hub needs the name of the dataset: give --hub_dataset_id, such as me/my-pairs."
+            )
         for source in map(Path, self.train_file or []):
             if source.is_dir() and Path(self.output_dir).resolve().is_relative_to(source.resolve()):
                 raise InputError(
@@ -384,6 +398,9 @@ class PretrainingArguments(TrainingArguments):
     logging_steps: float = field(default=50, metadata=_help("Log every so many steps; below 1, a share of all steps."))
     save_total_limit: int | None = field(default=2, metadata=_help("Checkpoints that are kept."))
     disable_tqdm: bool | None = field(default=False, metadata=_help("No progress bar."))
+    hub_create_pr: bool = field(
+        default=False, metadata=_help("Push to a pull request, which the first push opens, not to a branch.")
+    )
     train_sampling_strategy: str | None = field(
         default=None,
         metadata=_help(
@@ -403,6 +420,7 @@ class PretrainingArguments(TrainingArguments):
             raise InputError(f"--seed is 0 or more, not {self.seed}.")
         if self.max_steps <= 0 and self.num_train_epochs <= 0:
             raise InputError("Nothing to train: --max_steps or --num_train_epochs is above 0.")
+        check_pushing(self, ("hub_private_repo", "hub_create_pr", "hub_revision", "hub_always_push"))
         if self.label_smoothing_factor != 0:
             raise InputError("--label_smoothing_factor has no effect on these losses: leave it out.")
         if not torch.accelerator.is_available():
@@ -475,6 +493,13 @@ def _recipe_flags(path: Path, names: list[str]) -> list[str]:
 def _nearest(name: str, names: list[str], prefix: str) -> str:
     near = difflib.get_close_matches(name, names, n=1)
     return f"; did you mean {prefix}{near[0]}?" if near else ". See --help."
+
+
+def check_pushing(arguments, options: tuple[str, ...]):
+    """Raises `InputError` for options of a push where there is none."""
+    useless = [f"--{name}" for name in options if getattr(arguments, name)]
+    if useless and not arguments.push_to_hub:
+        raise InputError(f"{', '.join(useless)}: no effect without --push_to_hub True; give it, or leave them out.")
 
 
 def _check_choice(name: str, value, choices):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
+
+import yaml
 
 from retrieval_pretraining.mining_settings import MiningSettings
 from retrieval_pretraining.pair_mining import Pair
@@ -164,13 +167,25 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def pairs_card(file_name: str, counts: dict[str, Any]) -> str:
-    """README.md of a folder of pairs: with it `load_dataset(folder)` reads the pairs and nothing else."""
+def pairs_card(
+    file_name: str, counts: dict[str, Any], *, examples: Iterable[Pair] = (), license: str | None = None
+) -> str:
+    """README.md of a folder of pairs: with it `load_dataset(folder)` reads the pairs and nothing else.
+
+    What nobody said is left out: the language of the text, and its licence.
+    """
+    metadata: dict[str, Any] = {"configs": [{"config_name": "default", "data_files": file_name}]}
+    if license is not None:
+        metadata["license"] = license
+    if counts["pairs"]:
+        metadata["size_categories"] = [_size_category(counts["pairs"])]
+    metadata |= {"task_categories": ["sentence-similarity"], "tags": ["sentence-transformers", "gur", "mined-pairs"]}
+    shown = "".join(
+        f"\n```json\n{json.dumps(pair._asdict(), indent=2, ensure_ascii=False)}\n```\n" for pair in examples
+    )
     settings = "\n".join(f"| {name} | {value} |" for name, value in counts["settings"].items())
     return f"""---
-configs:
-- config_name: default
-  data_files: {file_name}
+{yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True).strip()}
 ---
 
 {CARD_TITLE}
@@ -179,7 +194,7 @@ configs:
 text that both have in common (empty where none is asked for), `document_id` where they are from, `strategy` how they
 were made. Mined with [retromae-gur](https://github.com/) by the rule of GUR (arXiv 2306.10056); the text keeps the
 licence of its documents.
-
+{shown}
 ```
 {format_counts(counts)}
 ```
@@ -188,3 +203,10 @@ licence of its documents.
 |---|---|
 {settings}
 """
+
+
+def _size_category(number: int) -> str:
+    """The word of the Hub."""
+    bounds = [(10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"), (10**7, "1M<n<10M")]
+    bounds += [(10**8, "10M<n<100M"), (10**9, "100M<n<1B")]
+    return next((name for bound, name in bounds if number < bound), "n>1B")

@@ -2,11 +2,12 @@
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import snapshot_download
+from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
 from retrieval_pretraining.errors import InputError
@@ -83,11 +84,28 @@ def weight_files(folder: Path, name: str) -> list[Path]:
             f"{name}: there is no {_WEIGHTS}; a pickle, such as pytorch_model.bin, can run code when it is read and "
             "is not loaded: load it where you trust it and save it with save_pretrained."
         )
-    paths = [folder / file for file in sorted(set(_read_json(index).get("weight_map", {}).values()))]
+    paths = [_inside(folder, file) for file in sorted(set(_read_json(index).get("weight_map", {}).values()))]
     missing = [path.name for path in paths if not path.is_file()]
     if missing or not paths:
         raise InputError(f"{name}: {', '.join(missing) or 'all'} of its weights are missing; get the files again.")
     return paths
+
+
+def only_pickled_on_hub(name: str, *, revision: str | None = None, token: str | None = None) -> bool:
+    """Whether a model of the Hub has its weights in a pickle alone; False where that cannot be found out."""
+    try:
+        files = HfApi().list_repo_files(name, revision=revision, token=token)
+    except Exception:  # no name on the Hub, no network: what the client raises differs between its versions
+        return False
+    return any(file.endswith(".bin") for file in files) and not any(file.endswith(".safetensors") for file in files)
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """A file or folder that a model names; `InputError` for one that is not in the model's own folder."""
+    path = Path(os.path.normpath(folder / name))
+    if not path.is_relative_to(os.path.normpath(folder)):
+        raise InputError(f"{folder} names {name}, which lies outside of it; get the folder again, from who made it.")
+    return path
 
 
 def sha256_of(paths: list[Path]) -> str:
@@ -129,7 +147,7 @@ def read_sentence_transformers_files(folder: Path) -> SentenceTransformersFiles 
     foreign = [module for module in modules if not str(module.get("type", "")).startswith("sentence_transformers.")]
     if not modules:
         raise InputError(f"{folder / 'modules.json'}: names no module; get the folder again.")
-    paths = [folder / module.get("path", "") for module in modules]
+    paths = [_inside(folder, module.get("path", "")) for module in modules]
     for path in paths:
         if (path / "pytorch_model.bin").is_file() and not list(path.glob("*.safetensors")):
             raise InputError(

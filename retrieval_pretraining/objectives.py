@@ -33,6 +33,7 @@ from retrieval_pretraining.gur_start import identity_projection, start_gur
 from retrieval_pretraining.gur_trainer import GURTrainer, refuse_fp16
 from retrieval_pretraining.mining_settings import MiningSettings
 from retrieval_pretraining.model_card import write_gur_card, write_model_card
+from retrieval_pretraining.model_folders import only_pickled_on_hub
 from retrieval_pretraining.pair_corpus import hold_out_documents, load_mined_documents, load_pairs
 from retrieval_pretraining.passages import check_pair_tokenizer, check_tokenizer, chinese_segmenter, tokenize_documents
 from retrieval_pretraining.streaming import stream_documents
@@ -421,6 +422,12 @@ def make_model(run: Run, tokenizer, model_class, changes: dict, from_scratch: Ca
             kind = getattr(result.config, "encoder_config", result.config).model_type
             run.say(f"{kind} from scratch: {result.num_parameters():,} parameters")
     except (OSError, ValueError, KeyError, TypeError, ImportError, StrictDataclassError) as error:
+        name = arguments.model_name_or_path
+        if name and only_pickled_on_hub(name, revision=arguments.model_revision, token=arguments.token):
+            raise InputError(
+                f"--model_name_or_path {name} has its weights in a pickle, which can run code when it is read, and "
+                "none in safetensors: load it where you trust it, save it with save_pretrained, and give that folder."
+            ) from error
         option = "model_name_or_path" if arguments.model_name_or_path else "config_name"
         raise InputError(f"--{option} {getattr(arguments, option)} cannot be used: {first_line(error)}") from error
     return result
@@ -432,7 +439,9 @@ def base_config(arguments: ModelArguments, types):
     if name in CONFIG_MAPPING:
         return AutoConfig.for_model(name)
     if name in types or "/" in name or Path(name).exists():
-        return AutoConfig.from_pretrained(name, revision=arguments.model_revision, token=arguments.token)
+        return AutoConfig.from_pretrained(
+            name, revision=arguments.model_revision, token=arguments.token, trust_remote_code=False
+        )
     raise ValueError(f"--config_name {name} is no folder and no type; types: {', '.join(types)}.")
 
 

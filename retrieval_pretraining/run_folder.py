@@ -15,6 +15,8 @@ from .errors import InputError
 
 RUN_ARGUMENTS = "_run_arguments.json"  # `_`: is not pushed
 
+_TOKENS = ("--token", "--hub_token")
+
 _DECIDE_THE_MODEL = (
     *("objective", "config_name", "config_overrides", "decoder_query", "enhanced_decoding"),
     *("projection_dim", "projection_init", "pooling", "learnable_temperature"),
@@ -110,7 +112,18 @@ def resume_command(args, checkpoint: str) -> str:
     launcher = ["python"]
     if args.world_size > 1:
         launcher = ["torchrun", f"--nproc_per_node={os.environ.get('LOCAL_WORLD_SIZE', args.world_size)}"]
-    return shlex.join([*launcher, *sys.argv, "--resume_from_checkpoint", checkpoint])
+    return shlex.join([*launcher, *without_tokens(sys.argv), "--resume_from_checkpoint", checkpoint])
+
+
+def without_tokens(words: list[str]) -> list[str]:
+    """A command line that can be shown: without the access tokens that were given on it."""
+    kept, skip = [], False
+    for word in words:
+        name = word.partition("=")[0]
+        if not skip and name not in _TOKENS:
+            kept.append(word)
+        skip = not skip and word in _TOKENS
+    return kept
 
 
 def last_complete_checkpoint(output_dir: str | os.PathLike) -> str | None:

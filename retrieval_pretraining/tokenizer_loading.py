@@ -29,7 +29,7 @@ def load_tokenizer(
     Of a run that goes on it is the checkpoint's: its ids are what the weights know, whatever the text is now.
     """
     if checkpoint is not None:
-        return AutoTokenizer.from_pretrained(checkpoint), None
+        return AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=False), None
     run, own, tokenizer = objective.run, None, None
     model = run.model
     if model.tokenizer_name is not None:
@@ -61,7 +61,7 @@ def _from_pretrained(model: ModelArguments, option: str) -> PreTrainedTokenizerF
     name = getattr(model, option)
     hub = {"revision": model.model_revision, "token": model.token, "cache_dir": model.cache_dir}
     try:
-        return AutoTokenizer.from_pretrained(name, use_fast=True, **hub)
+        return AutoTokenizer.from_pretrained(name, use_fast=True, trust_remote_code=False, **hub)
     except (OSError, ValueError) as error:
         raise InputError(f"No tokenizer could be loaded from --{option} {name}: {first_line(error)}") from error
 

@@ -21,6 +21,8 @@ from transformers.utils import logging
 from .collators import MaskedLMCollator, PairCollator, RetroMAECollator
 from .errors import InputError
 from .export import write_sentence_transformers_files
+from .hub import HubRepository
+from .hub_pushes import HubPushes
 from .length_batches import EpochSampler, length_grouped_order, padding_report, random_order, text_lengths
 from .loss_sums import LossSums
 from .passages import tokenize_documents
@@ -34,13 +36,14 @@ class NonFiniteLossError(RuntimeError):
     """The loss is no number any more; the message names the step and the last good checkpoint."""
 
 
-class PretrainingTrainer(Trainer):
+class PretrainingTrainer(HubPushes, Trainer):
     """`Trainer` for RetroMAE, DupMAE and their MLM control.
 
     Args, beside those of `Trainer`:
         max_seq_length: raw text is cut to this many tokens a passage; defaults to what model and tokenizer take.
         retrieval_data: a `RetrievalData` that each evaluation searches with the sentence vectors; adds
             `eval_retrieval_ndcg@10` and so on to its metrics.
+        hub_repository: what `hub.open_repository` found; by default `args.push_to_hub` opens it.
 
     Default `TrainingArguments` do. Datasets may hold raw text (`text`, other columns are ignored; long texts become
     several passages) or passages from `passages.tokenize_documents`. Without a collator the one for the model is made.
@@ -68,6 +71,7 @@ class PretrainingTrainer(Trainer):
         *,
         max_seq_length: int | None = None,
         retrieval_data=None,
+        hub_repository: HubRepository | None = None,
         callbacks: list[TrainerCallback] | None = None,
         **arguments,
     ):
@@ -88,6 +92,7 @@ class PretrainingTrainer(Trainer):
         if processing_class is None and (data_collator is None or not hasattr(model, "config")):
             raise InputError("PretrainingTrainer needs the tokenizer: give `processing_class`.")
         self.retrieval_data = retrieval_data
+        self.hub_repository = hub_repository
         self.max_seq_length = max_seq_length or _longest_input(model, processing_class)
         if data_collator is None:
             data_collator = default_collator(model, processing_class, seed=args.seed)
@@ -355,11 +360,6 @@ class PretrainingTrainer(Trainer):
 
     def _write_sentence_transformers_files(self, output_dir: Path):
         write_sentence_transformers_files(output_dir, max_seq_length=self.max_seq_length)
-
-    def create_model_card(self, *args, **kwargs):
-        """`Trainer.push_to_hub` writes a card of its own: not over the one that `model_card.py` wrote."""
-        if not (Path(self.args.output_dir) / "README.md").exists():
-            super().create_model_card(*args, **kwargs)
 
 
 class _EpochOfMasks(TrainerCallback):

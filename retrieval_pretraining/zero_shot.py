@@ -158,8 +158,9 @@ class Searcher:
     @classmethod
     def from_pretrained(cls, name_or_path, documents: Sequence[str], **options) -> "Searcher":
         """With model and tokenizer of a checkpoint; `options` as above."""
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path)
-        return cls(AutoModel.from_pretrained(name_or_path), tokenizer, documents, **options)
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=False)
+        model = AutoModel.from_pretrained(name_or_path, trust_remote_code=False, use_safetensors=True)
+        return cls(model, tokenizer, documents, **options)
 
     def __call__(self, query: str, k: int = 10) -> list[Hit]:
         """The `k` best documents for one query, best first."""

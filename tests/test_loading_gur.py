@@ -88,12 +88,14 @@ def test_files_of_transformers_4_are_read_as_they_were_meant(untied, tmp_path):
     torch.testing.assert_close(logits_of(model), logits_of(source), atol=1e-6, rtol=0)
 
 
-def test_weights_in_a_bin_file_are_loaded(tmp_path):
+def test_weights_in_a_bin_file_are_loaded_on_request_only(tmp_path):
     source = toy_t5()
     source.save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     torch.save(source.state_dict(), tmp_path / "pytorch_model.bin")
-    model = GURForConditionalGeneration.from_backbone(tmp_path)
+    with pytest.raises(ValueError, match=r"weights in a pickle .pytorch_model.bin., which can run code"):
+        GURForConditionalGeneration.from_backbone(tmp_path)
+    model = GURForConditionalGeneration.from_backbone(tmp_path, use_safetensors=False)
     assert model.loading_report == "encoder 100 %, decoder loaded, projection initialised"
     assert torch.equal(logits_of(model), logits_of(source))
 

@@ -1,0 +1,120 @@
+"""Which files of a folder go to the Hub. They are named, so that nothing goes there by accident: no pickle, no log, no
+arguments of a run, none of the user's own files."""
+
+from __future__ import annotations
+
+import json
+import re
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from transformers.dynamic_module_utils import get_relative_import_files
+
+from .errors import InputError
+
+# What a file is sent as: where it lies, or its content.
+Files = dict[str, Path | bytes]
+
+_MODEL = (
+    *("README.md", "LICENSE*", "config.json", "generation_config.json", "all_results.json"),
+    *("*.safetensors", "*.safetensors.index.json"),
+    *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "*.model", "*.jinja"),
+    *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"),
+)
+_FOLDERS = {
+    **{name: _MODEL for name in ("encoder", "backbone")},
+    **{name: ("config.json",) for name in ("1_Pooling", "2_Normalize")},
+    "onnx": ("*.onnx", "*.onnx_data", "*.json"),
+    ".eval_results": ("*.yaml",),
+}
+_PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
+_ARGUMENTS = ("training_args.json", "training_args.bin")  # of one machine: paths, host names
+_WEIGHTS = ("model*.safetensors", "model.safetensors.index.json")
+
+
+def model_files(folder: str | Path) -> Files:
+    """The files of a whole model: weights, configuration, all code that it names, tokenizer, card.
+
+    Raises `InputError` for a folder in which one of them is missing.
+    """
+    folder = Path(folder)
+    files: Files = {}
+    for place, names in {"": _MODEL, **_FOLDERS}.items():
+        for path in sorted((folder / place).glob("*")):
+            wanted = any(fnmatchcase(path.name, name) for name in names)
+            if wanted and path.is_file() and path.suffix not in _PICKLES:
+                files[f"{place}/{path.name}" if place else path.name] = path
+    for name in ("config.json", "README.md"):
+        if name not in files:
+            raise InputError(f"{folder} has no {name}: give the folder of a finished model.")
+    files |= _code_files(folder)
+    _check_weights(folder)
+    return files
+
+
+def checkpoint_files(folder: str | Path, place: str) -> Files:
+    """All files of a checkpoint that a run goes on from, under `place`; optimizer and random states are pickles."""
+    folder = Path(folder)
+    files: Files = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.name not in _ARGUMENTS:
+            files[f"{place}/{path.relative_to(folder).as_posix()}"] = path
+    state = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
+    if state.get("best_model_checkpoint"):
+        state["best_model_checkpoint"] = Path(
+            state["best_model_checkpoint"]
+        ).name  # it tells nobody about this machine
+    files[f"{place}/trainer_state.json"] = json.dumps(state, indent=2).encode()
+    return files
+
+
+def pair_files(folder: str | Path) -> Files:
+    """The files of mined pairs: the pairs, their counts, the card. Raises `InputError` where one is missing."""
+    folder = Path(folder)
+    pairs = [path for path in (folder / "pairs.parquet", folder / "pairs.jsonl") if path.is_file()]
+    files = [*pairs, folder / "counts.json", folder / "README.md"]
+    missing = [path.name for path in files if not path.is_file()]
+    if not pairs or missing:
+        raise InputError(f"{folder} has no {', '.join(missing) or 'pairs'}: give a folder that mine_pairs.py wrote.")
+    return {path.name: path for path in files}
+
+
+def superseded(there: list[str], files: Files) -> list[str]:
+    """Weights of an earlier push that would be loaded beside or instead of those of `files`."""
+    folders = {Path(name).parent for name in files if _is_weight(name)}
+    return [name for name in there if name not in files and _is_weight(name) and Path(name).parent in folders]
+
+
+def _is_weight(name: str) -> bool:
+    return any(fnmatchcase(Path(name).name, pattern) for pattern in _WEIGHTS)
+
+
+def _code_files(folder: Path) -> Files:
+    """Every file that `auto_map` names, and those that they import."""
+    auto_map = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("auto_map") or {}
+    files: Files = {}
+    for entry in auto_map.values():
+        for reference in filter(None, entry if isinstance(entry, list) else [entry]):
+            if not re.fullmatch(r"[A-Za-z_]\w*\.[A-Za-z_]\w*", reference):
+                raise InputError(
+                    f"{folder / 'config.json'}: auto_map names {reference!r}, which is no class of a file beside it; "
+                    "correct it."
+                )
+            try:
+                paths = [folder / f"{reference.split('.')[0]}.py"]
+                paths += map(Path, get_relative_import_files(paths[0]))
+            except FileNotFoundError as error:
+                name = Path(error.filename).name
+                raise InputError(f"{folder} has no {name}, which its auto_map needs; save the model anew.") from error
+            files |= {path.name: path for path in paths if path.parent == folder}
+    return files
+
+
+def _check_weights(folder: Path):
+    index = folder / "model.safetensors.index.json"
+    needed = {"model.safetensors"}
+    if index.is_file() and not (folder / "model.safetensors").is_file():
+        needed = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    missing = sorted(name for name in needed if not (folder / name).is_file())
+    if missing:
+        raise InputError(f"{folder} has no {', '.join(missing)}: give the folder of a finished model.")
