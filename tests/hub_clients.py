@@ -19,6 +19,8 @@ _LOOP = """
 import json, os, sys, time, traceback
 for line in sys.stdin:
     job = json.loads(line)
+    if job is None:
+        break
     child = os.fork()
     if not child:
         status = 1
@@ -88,6 +90,8 @@ class Client:
         return self
 
     def __exit__(self, *error):
+        # Not by closing the pipe alone: processes that were forked meanwhile, as those of `datasets`, hold it open.
+        self.process.stdin.write("null\n")
         self.process.stdin.close()
         self.process.wait(timeout=60)
 
