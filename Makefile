@@ -15,7 +15,7 @@ STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install style quality test test-slow demo demo-gur clean
+.PHONY: help install style quality audit test test-slow demo demo-gur clean
 
 define CHECK_PYTHON
 import importlib.util, sys
@@ -50,6 +50,11 @@ style: $(STAMP)  ## Format the code and fix what ruff can fix
 quality: $(STAMP)  ## Check format and lint without changing a file
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
+
+audit:  ## Look up known weaknesses of the pinned versions, at pypi.org
+	$(PYTHON) -m venv .venv-audit
+	.venv-audit/bin/python -m pip install -qq --disable-pip-version-check pip-audit
+	.venv-audit/bin/pip-audit --no-deps --disable-pip --progress-spinner off -r $(CONSTRAINTS)
 
 test: $(STAMP)  ## Run the fast tests, offline (PYTEST_ARGS="-k masking" chooses)
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) $(PYTEST_ARGS)

@@ -249,7 +249,8 @@ def _read_json_lines(file: SourceFile, columns: list[str]) -> _Rows:
             except (ValueError, RecursionError) as error:
                 # The error of `json` speaks of line 1 of 1.
                 reason = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
-                file.bad_row("not valid JSON", f"is not valid JSON ({reason}); repair or remove the line")
+                advice = "repair or remove the line, or --on_bad_line skip"
+                file.bad_row("not valid JSON", f"is not valid JSON ({reason}); {advice}")
             else:
                 yield f"line {file.line}", row
 

@@ -121,7 +121,7 @@ def test_every_flag_of_the_pages_exists():
 
     groups = [*run_pretrain.ARGUMENTS, PairArguments, EvaluationArguments]
     known = {entry.name for group in groups for entry in fields(group)}
-    known |= {"help", "nproc_per_node", "name", "include"}  # of torchrun, scancel and hf
+    known |= {"help", "nproc_per_node", "name", "include", "head"}  # of other commands
     for page in [*(ROOT / "docs").glob("*.md"), *ROOT.glob("README*.md")]:
         if page.stem in ("experiments", "performance"):
             continue  # what was run then, and the flags of benchmarks
@@ -133,3 +133,22 @@ def test_links_between_pages_lead_somewhere():
     for page in [*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), (page.name, target)
+
+
+def test_the_chinese_readme_says_what_the_english_one_says():
+    english, chinese = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "README_zh.md"))
+
+    def parts(text):
+        code = re.findall(r"```.*?```", text, re.S)
+        prose = re.sub(r"```.*?```", "", text, flags=re.S)
+        headings = [line.split()[0] for line in prose.splitlines() if line.startswith("#")]
+        tables = [line for line in prose.splitlines() if line.startswith("|")]
+        figures = [re.findall(r"\.\d+|\d[\d,]*", line) for line in tables]
+        return (
+            code,
+            headings,
+            figures,
+            sorted(set(re.findall(r"\]\(([^)]+)\)", prose)) - {"README.md", "README_zh.md"}),
+        )
+
+    assert parts(english) == parts(chinese)
