@@ -5,7 +5,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
-EXTRAS ?= test,cluster,ray,faiss,mteb
+EXTRAS ?= test,cluster,ray,faiss,mteb,onnx
 PYTEST_ARGS ?=
 
 BIN := $(VENV)/bin
