@@ -73,16 +73,14 @@ def export_onnx(encoder: TextEncoder, folder: str | Path, *, opset: int = OPSET)
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     with _quiet():
         try:
-            torch.onnx.export(
+            program = torch.onnx.export(
                 function,
                 _example(encoder, 2, 8),
-                path,
                 input_names=_INPUTS,
                 output_names=(_OUTPUT,),
                 dynamic_shapes={name: dict.fromkeys((0, 1), torch.export.Dim.DYNAMIC) for name in _INPUTS},
                 opset_version=opset,
                 dynamo=True,
-                external_data=size > _MOST_BYTES_IN_ONE_FILE,
                 verbose=False,
             )
         except Exception as error:  # of many kinds
@@ -90,6 +88,8 @@ def export_onnx(encoder: TextEncoder, folder: str | Path, *, opset: int = OPSET)
                 f"{encoder.name}: the exporter of torch {torch.__version__} cannot take this {encoder.model_type} "
                 f"({_cause(error)}); use another format."
             ) from error
+    _forget_the_machine(program.model)
+    program.save(path, external_data=size > _MOST_BYTES_IN_ONE_FILE)
     _check(encoder, function, path)
     _save_tokenizer(encoder, folder)
     return path
@@ -123,6 +123,19 @@ def _check(encoder: TextEncoder, function: SentenceVector, path: Path):
                 f"{encoder.name}: the ONNX graph gives other vectors than the model (by {off:.2g} for {batch} x "
                 f"{length} tokens); this {encoder.model_type} cannot be exported with torch {torch.__version__}."
             )
+
+
+def _forget_the_machine(model):
+    """Takes out the lines of code, with their paths, that the exporter notes at each node."""
+    for graph in (model.graph, *model.functions.values()):
+        graph.metadata_props.clear()
+        for node in graph.all_nodes():
+            node.metadata_props.clear()
+            for value in node.outputs:
+                value.metadata_props.clear()
+    for value in (*model.graph.inputs, *model.graph.initializers.values()):
+        value.metadata_props.clear()
+    model.metadata_props.clear()
 
 
 def _save_tokenizer(encoder: TextEncoder, folder: str | Path):

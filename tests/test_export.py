@@ -121,6 +121,12 @@ def test_every_backbone_has_an_onnx_graph(kind, tmp_path):
     test_the_onnx_graph_gives_the_vectors_for_any_batch(kind, tmp_path)
 
 
+def test_the_graph_tells_nothing_of_the_machine_that_made_it(exported):
+    graph = exported[1].read_bytes()
+    assert b"input_ids" in graph
+    assert not any(word in graph for word in (b"site-packages", b".py", b"retrieval_pretraining", b"/tmp"))
+
+
 def test_padding_on_the_left_gives_the_same_vectors_in_onnx(exported):
     _, path = exported
     ids = np.array([[5, 6, 7, 1, 0, 0], [5, 6, 7, 8, 9, 1]])
