@@ -5,7 +5,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
-EXTRAS ?= test,cluster,ray,faiss,mteb
+EXTRAS ?= test,cluster,ray,faiss,mteb,onnx
 PYTEST_ARGS ?=
 # Tests run in so many processes, each with one thread.
 TEST_PROCESSES ?= 2

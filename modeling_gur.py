@@ -160,8 +160,11 @@ def _last_token(config: GURConfig, input_ids_BL: torch.Tensor, real_BL: torch.Te
     """The position of each text's last `</s>`, `[B]`, or of its last token: a text that was cut has no `</s>`, nor has
     any where the tokenizer adds none."""
     ids = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
-    eos = input_ids_BL.new_tensor([each for each in ids if each is not None])
-    is_eos_BL = torch.isin(input_ids_BL, eos) & real_BL
+    is_eos_BL = torch.zeros_like(real_BL)
+    for each in ids:  # `torch.isin` cannot be exported to ONNX
+        if each is not None:
+            is_eos_BL = is_eos_BL | (input_ids_BL == each)
+    is_eos_BL = is_eos_BL & real_BL
     return torch.where(is_eos_BL.any(1), _last_true(is_eos_BL), _last_true(real_BL))
 
 
@@ -184,7 +187,9 @@ def pooling_weights(
     else:
         first = config.pooling == "first"
         position_B = real_BL.int().argmax(1) if first else _last_token(config, input_ids_BL, real_BL)
-        weights_BL = F.one_hot(position_B, real_BL.shape[1]) * real_BL.float()
+        # Compared, not `one_hot`, which would fix the length in an ONNX export.
+        is_it_BL = torch.arange(real_BL.shape[1], device=real_BL.device) == position_B[:, None]
+        weights_BL = is_it_BL * real_BL.float()
     return weights_BL / weights_BL.sum(1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
 
 

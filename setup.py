@@ -60,6 +60,7 @@ extras["test"] = [
 # Not part of `test`: datatrove needs newer versions of numpy and huggingface_hub than the oldest supported ones.
 extras["cluster"] = ["datatrove>=0.10.1", "orjson>=3.10"]
 extras["faiss"] = ["faiss-cpu>=1.8"]
+extras["onnx"] = ["onnx>=1.18", "onnxscript>=0.5", "onnxruntime>=1.22"]
 extras["mteb"] = ["mteb>=2.26"]
 extras["ray"] = ['ray>=2.40; python_version < "3.14"']
 
@@ -77,6 +78,7 @@ setup(
     py_modules=[
         "configuration_gur",
         "configuration_retromae",
+        "export_model",
         "linear_cross_entropy",
         "mine_pairs",
         "modeling_gur",
@@ -93,6 +95,7 @@ setup(
             "retromae-pretrain = run_pretrain:main",
             "retromae-mine-pairs = mine_pairs:main",
             "retromae-evaluate = run_evaluation:main",
+            "retromae-export = export_model:main",
         ]
     },
     classifiers=[

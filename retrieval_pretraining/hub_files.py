@@ -24,7 +24,7 @@ _MODEL = (
 _FOLDERS = {
     **{name: _MODEL for name in ("encoder", "backbone")},
     **{name: ("config.json",) for name in ("1_Pooling", "2_Normalize")},
-    "onnx": ("*.onnx", "*.onnx_data", "*.json"),
+    "onnx": ("*.onnx", "*.onnx.data", "*.onnx_data", "*.json"),
     ".eval_results": ("*.yaml",),
 }
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
