@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 from test_added_terms import every_kind, roberta_of_its_own_class, t5_of_its_own_class, t5_of_ours
+from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers_for_tests import CHINESE, ENGLISH, SENTENCES, bert_tokenizer, roberta_tokenizer, t5_tokenizer
+from transformers import PreTrainedTokenizerFast
 
 from retrieval_pretraining.added_terms import add_terms, own_pieces
 from retrieval_pretraining.passages import check_pair_tokenizer, check_tokenizer, sentinel_ids
@@ -63,6 +65,20 @@ def test_a_chinese_letter_is_the_same_at_the_begin_and_inside_of_a_word():
     assert len(letters) >= 3
     for letter in letters:
         assert change.kept_V[new.get_vocab()[letter]] == old.get_vocab()[letter]
+
+
+def test_a_chinese_letter_takes_the_row_of_running_text():
+    """Two rows may be its: that after a space, which is rare in Chinese, and the usual one."""
+    pieces = [("<unk>", 0.0), ("▁你", -2.0), ("你", -3.0), ("▁a", -3.0)]
+    unigram = Tokenizer(models.Unigram(pieces, unk_id=0))
+    unigram.pre_tokenizer = pre_tokenizers.Metaspace()
+    word_piece = Tokenizer(models.WordPiece({"[UNK]": 0, "你": 1, "a": 2}, unk_token="[UNK]"))
+    word_piece.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    old = PreTrainedTokenizerFast(tokenizer_object=unigram, unk_token="<unk>")
+    new = PreTrainedTokenizerFast(tokenizer_object=word_piece, unk_token="[UNK]")
+    assert vocabulary_change(old, new).kept_V.tolist() == [0, 2, 3]
+    back = vocabulary_change(new, old).kept_V.tolist()
+    assert back == [0, 1, 1, 2]  # both begin as the only one that there was
 
 
 @pytest.mark.parametrize("make", [bert_tokenizer, roberta_tokenizer, t5_tokenizer])
