@@ -59,6 +59,7 @@ extras["test"] = [
 ]
 # Not part of `test`: datatrove needs newer versions of numpy and huggingface_hub than the oldest supported ones.
 extras["cluster"] = ["datatrove>=0.10.1", "orjson>=3.10"]
+extras["co2"] = ["codecarbon>=3"]
 extras["faiss"] = ["faiss-cpu>=1.8"]
 extras["mteb"] = ["mteb>=2.26"]
 extras["ray"] = ['ray>=2.40; python_version < "3.14"']
@@ -85,7 +86,7 @@ setup(
         "run_pretrain",
     ],
     packages=find_packages(include=["retrieval_pretraining", "retrieval_pretraining.*"]),
-    package_data={"retrieval_pretraining": ["*.html"]},
+    package_data={"retrieval_pretraining": ["*.html", "model_card.md"]},
     install_requires=install_requires,
     extras_require=extras,
     entry_points={

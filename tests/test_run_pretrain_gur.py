@@ -130,7 +130,7 @@ def test_the_folder_loads_anywhere(finished, monkeypatch):
     with_sentence_transformers = int(sentence_transformers.__version__.split(".")[0]) >= 6
     output, _ = finished
     snippets = re.findall(r"```python\n(.*?)```", (output / "README.md").read_text(), flags=re.DOTALL)
-    assert len(snippets) == 2
+    assert len(snippets) == 3
     tokenizer = AutoTokenizer.from_pretrained(output)
     inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
     first = (
