@@ -36,6 +36,7 @@ from retrieval_pretraining.arguments import DataArguments, ModelArguments, Pretr
 from retrieval_pretraining.bm25 import bm25_run
 from retrieval_pretraining.card_arguments import CardArguments
 from retrieval_pretraining.cleaning_settings import CleaningSettings
+from retrieval_pretraining.co2 import CO2Tracker
 from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.gur_arguments import GURArguments
 from retrieval_pretraining.hub import PushError, report_push_error
@@ -245,8 +246,9 @@ def run(
         objective.write_card(model, folder, {**results, **now})
 
     trainer.complete_folder = complete
+    co2 = CO2Tracker(card.co2_country, functools.partial(say, args)) if card.track_co2 and args.should_save else None
     outcome = trainer.train(resume_from_checkpoint=checkpoint)
-    results["seconds"] = time.time() - started
+    results |= {"seconds": time.time() - started, "co2_grams": co2.stop() if co2 is not None else None}
     if signals.received is not None:
         saved = last_complete_checkpoint(args.output_dir)
         say(args, f"\nStopped after step {trainer.state.global_step}, saved in {saved}. To go on exactly from there:")

@@ -1,10 +1,11 @@
-"""What a model card states that nobody can find out from the run: licence and language; and whether CO2 is measured."""
+"""What a model card states that the run does not know: licence and language; and whether CO2 is measured."""
 
 import re
 from dataclasses import dataclass, field
 
 from .card_metadata import LANGUAGE
 from .errors import InputError
+from .extras import import_extra
 
 
 @dataclass
@@ -27,8 +28,8 @@ class CardArguments:
     co2_country: str | None = field(
         default=None,
         metadata={
-            "help": "The country whose electricity it is, such as FRA. [default: codecarbon asks the network where this "
-            "machine is, and takes Canada where there is none]"
+            "help": "The country whose electricity it is, such as FRA. [default: codecarbon asks the network where "
+            "this machine is]"
         },
     )
 
@@ -46,3 +47,5 @@ class CardArguments:
                 raise InputError("--co2_country has no effect without --track_co2 True.")
             if not re.fullmatch("[A-Z]{3}", self.co2_country):
                 raise InputError(f"--co2_country {self.co2_country}: give three capital letters, such as FRA.")
+        if self.track_co2:
+            import_extra("codecarbon", "co2")

@@ -195,8 +195,8 @@ def _losses(results: dict[str, Any], plots: dict[str, str]) -> list[str]:
 def _limitations(run, results: dict[str, Any]) -> str:
     where = f" ({', '.join(run.card.language)})" if run.card.language else ""
     items = [
-        f"It knows the language{where} and the subjects of the text it was trained on, and repeats its mistakes and its "
-        "prejudices. Nobody has checked what it says about people.",
+        f"It knows the language{where} and the subjects of the text it was trained on, and repeats its mistakes and "
+        "its prejudices. Nobody has checked what it says about people.",
         f"What is behind token {results['max_seq_length']} of a text has no effect on its vector: cut long texts up.",
         "Whether it is good enough for a task is seen on data of that task, beside BM25.",
     ]
