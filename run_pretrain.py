@@ -21,6 +21,7 @@ GUR) is a plain model of the backbone's own class, for everything else. `--help`
 """
 
 import functools
+import json
 import os
 import signal
 import sys
@@ -32,15 +33,25 @@ from transformers import set_seed
 
 from retrieval_pretraining.added_terms import read_terms
 from retrieval_pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments, parse_arguments
+from retrieval_pretraining.bm25 import bm25_run
+from retrieval_pretraining.card_arguments import CardArguments
 from retrieval_pretraining.cleaning_settings import CleaningSettings
+from retrieval_pretraining.co2 import CO2Tracker
 from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.gur_arguments import GURArguments
 from retrieval_pretraining.hub import PushError, report_push_error
 from retrieval_pretraining.hub_pushes import open_for_arguments
 from retrieval_pretraining.mining_settings import MiningSettings
 from retrieval_pretraining.mixing import mix
+from retrieval_pretraining.model_card import model_card
 from retrieval_pretraining.objectives import OBJECTIVES, Run
-from retrieval_pretraining.retrieval_evaluation import evaluate_retrieval, format_table, load_retrieval_data, sample
+from retrieval_pretraining.retrieval_evaluation import (
+    evaluate_retrieval,
+    format_table,
+    load_retrieval_data,
+    retrieval_metrics,
+    sample,
+)
 from retrieval_pretraining.run_folder import (
     changed_settings,
     find_checkpoint,
@@ -54,6 +65,9 @@ from retrieval_pretraining.tokenizer_loading import load_tokenizer
 from retrieval_pretraining.trainer import NonFiniteLossError, SaveOnSignal
 
 ARGUMENTS = [ModelArguments, DataArguments, PretrainingArguments, GURArguments, MiningSettings, CleaningSettings]
+ARGUMENTS += [CardArguments]
+
+BM25_DOCUMENTS = 100_000  # of so many or fewer it takes seconds
 
 
 def say(args: PretrainingArguments, message: str):
@@ -85,6 +99,8 @@ def _say_statistics(objective, examples, tokenizer, name: str, args: Pretraining
     if tokens.unknown_share == 1.0:
         raise InputError(f"The tokenizer knows not one token of the {name} text: is it of the text's language?")
     if name == "training":
+        about = "" if tokens.examples == tokens.of else "about "
+        objective.token_count = f"{about}{tokens.tokens * tokens.of // max(1, tokens.examples):,}"
         say(args, format_statistics(objective.reading, tokens, unit=objective.sequence))
     elif unknown_warning(tokens, name) is not None:
         say(args, unknown_warning(tokens, name))
@@ -126,18 +142,21 @@ def run(
     gur_args: GURArguments | None = None,
     mining: MiningSettings | None = None,
     cleaning: CleaningSettings | None = None,
+    card: CardArguments | None = None,
 ) -> dict:
     """One run; returns what it measured. Called by `main` and by the demos."""
     gur_args, mining, cleaning = gur_args or GURArguments(), mining or MiningSettings(), cleaning or CleaningSettings()
+    card = card or CardArguments()
     model_args.check()
     data_args.check(
         max_steps=args.max_steps, init_weights=model_args.init_weights, evaluates=args.eval_strategy != "no"
     )
     gur_args.check(objective=model_args.objective, from_scratch=model_args.config_name is not None)
     objective = OBJECTIVES[model_args.objective](
-        Run(model_args, data_args, args, gur_args, mining, cleaning, say=functools.partial(say, args))
+        Run(model_args, data_args, args, gur_args, mining, cleaning, card, say=functools.partial(say, args))
     )
     objective.check()
+    card.check()
     prepare_output(model_args, args)
     checkpoint = find_checkpoint(args)
     repository = None
@@ -206,7 +225,14 @@ def run(
 
     count = None if data_args.streaming else len(train_examples)
     results: dict = {"passages": count, "max_seq_length": encoded_length, "cleaning": cleaning.summary()}
+    results["documents"] = objective.reading and objective.reading.documents
+    if checkpoint is not None:
+        results["resumed_at"] = json.loads(Path(checkpoint, "trainer_state.json").read_text())["global_step"]
     scores = {}
+    if retrieval is not None:
+        results |= {"retrieval_name": retrieval.name, "bm25": _bm25(retrieval, args)}
+    if args.should_save:
+        model_card(args.output_dir, model, objective, results)  # now, not after hours: what is wrong with it
     if retrieval is not None:
         scores["before"] = _retrieve(objective, model, tokenizer, retrieval, encoded_length, args)
     started = time.time()
@@ -216,11 +242,13 @@ def run(
         trained = {name: value for row in state.log_history for name, value in row.items()}
         objective.export(model, tokenizer, folder, max_seq_length=encoded_length)
         now = {"train": trained, "retrieval": scores, "steps": state.global_step, "seconds": time.time() - started}
+        now["log_history"] = state.log_history
         objective.write_card(model, folder, {**results, **now})
 
     trainer.complete_folder = complete
+    co2 = CO2Tracker(card.co2_country, functools.partial(say, args)) if card.track_co2 and args.should_save else None
     outcome = trainer.train(resume_from_checkpoint=checkpoint)
-    results["seconds"] = time.time() - started
+    results |= {"seconds": time.time() - started, "co2_grams": co2.stop() if co2 is not None else None}
     if signals.received is not None:
         saved = last_complete_checkpoint(args.output_dir)
         say(args, f"\nStopped after step {trainer.state.global_step}, saved in {saved}. To go on exactly from there:")
@@ -241,12 +269,14 @@ def run(
         named = {f"retrieval_{when}_{name}": value for when, row in scores.items() for name, value in row.items()}
         trainer.save_metrics("eval", {**results.get("eval", {}), **named})
     results.update(train=outcome.metrics, retrieval=scores, steps=trainer.state.global_step)
+    results["log_history"] = trainer.state.log_history
     if args.should_save:
         objective.export(model, tokenizer, Path(args.output_dir), max_seq_length=encoded_length)
         objective.write_card(model, args.output_dir, results)
     if scores:
-        rows = [{"": when, **row} for when, row in scores.items()]
-        say(args, f"\n{retrieval.name}, cosine of the sentence vectors:\n{format_table(rows, list(rows[0]))}")
+        table = {"BM25": results["bm25"], **scores}
+        rows = [{"": when, **row} for when, row in table.items() if row]
+        say(args, f"\n{retrieval.name}, cosine of the sentence vectors:\n{format_table(rows, list(rows[-1]))}")
     say(args, objective.how_to_load(args.output_dir))
     if args.push_to_hub:
         _push(trainer, args)
@@ -304,6 +334,17 @@ def _retrieve(objective, model, tokenizer, retrieval, length: int, args: Pretrai
         pooling=objective.retrieval_pooling,
         progress=None if args.process_index == 0 else False,  # None: a bar where it takes long
     )
+
+
+def _bm25(retrieval, args: PretrainingArguments) -> dict[str, float] | None:
+    """What the scores stand beside, where it is cheap and installed."""
+    if args.process_index != 0 or len(retrieval.corpus_ids) > BM25_DOCUMENTS:
+        return None
+    try:
+        return retrieval_metrics(bm25_run(retrieval, top_k=100), retrieval.qrels)
+    except InputError as error:
+        say(args, f"without BM25: {error}")
+        return None
 
 
 def main(arguments: list[str] | None = None) -> int:

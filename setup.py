@@ -59,6 +59,7 @@ extras["test"] = [
 ]
 # Not part of `test`: datatrove needs newer versions of numpy and huggingface_hub than the oldest supported ones.
 extras["cluster"] = ["datatrove>=0.10.1", "orjson>=3.10"]
+extras["co2"] = ["codecarbon>=3"]
 extras["faiss"] = ["faiss-cpu>=1.8"]
 extras["onnx"] = ["onnx>=1.18", "onnxscript>=0.5", "onnxruntime>=1.22"]
 extras["mteb"] = ["mteb>=2.26"]
@@ -87,7 +88,7 @@ setup(
         "run_pretrain",
     ],
     packages=find_packages(include=["retrieval_pretraining", "retrieval_pretraining.*"]),
-    package_data={"retrieval_pretraining": ["*.html"]},
+    package_data={"retrieval_pretraining": ["*.html", "model_card.md"]},
     install_requires=install_requires,
     extras_require=extras,
     entry_points={

@@ -485,6 +485,8 @@ def _recipe_flags(path: Path, names: list[str]) -> list[str]:
             raise InputError(f"The recipe {path} gives {name} no value.")
         if value is False and str(name).endswith("_strategy"):
             value = "no"  # YAML reads a bare `no` as false
+        if name == "language":  # so it does Norwegian
+            value = ["no" if each is False else each for each in (value if isinstance(value, list) else [value])]
         values = value if isinstance(value, list) else [json.dumps(value) if isinstance(value, dict) else value]
         flags += [f"--{name}", *(str(each) for each in values)]
     return flags

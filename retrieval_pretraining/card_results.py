@@ -25,6 +25,7 @@ FOLDER = ".eval_results"
 DECIMALS = 5
 
 _BEGIN, _END = "<!-- evaluation: begin -->", "<!-- evaluation: end -->"
+_EARLIER = "*Measured before the training went on: with these weights it may be otherwise.*"
 
 _TASKS = {  # the names that sentence-transformers writes into its cards
     "retrieval": "Information Retrieval",
@@ -45,24 +46,26 @@ def model_index_results(results: dict[str, Any], system: str) -> list[EvalResult
     for score in results["scores"]:
         if score["system"] != system or score["value"] is None:
             continue
-        dataset = datasets[score["dataset"]]
-        task = _TASKS.get(dataset["kind"], dataset["kind"])
-        found.append(
-            EvalResult(
-                task_type=task.lower().replace(" ", "-"),
-                task_name=task,
-                # scores are grouped by this: it must differ between datasets
-                dataset_type=dataset.get("hub_dataset") or _slug(dataset["name"]),
-                dataset_name=dataset["name"] + (" (sample)" if dataset.get("sampled") else ""),
-                dataset_config=dataset.get("hub_task"),
-                dataset_split=dataset.get("split"),
-                dataset_revision=dataset.get("hub_revision"),
-                metric_type=score["metric"],
-                metric_name=metric_name(score["metric"]),
-                metric_value=round(score["value"], DECIMALS),
-            )
-        )
+        found.append(eval_result(datasets[score["dataset"]], score["metric"], score["value"]))
     return found
+
+
+def eval_result(dataset: dict[str, Any], metric: str, value: float) -> EvalResult:
+    """One score on a dataset, which has a `kind` and a `name`, as the `model-index` names it."""
+    task = _TASKS.get(dataset["kind"], dataset["kind"])
+    return EvalResult(
+        task_type=task.lower().replace(" ", "-"),
+        task_name=task,
+        # scores are grouped by this: it must differ between datasets
+        dataset_type=dataset.get("hub_dataset") or _slug(dataset["name"]),
+        dataset_name=dataset["name"] + (" (sample)" if dataset.get("sampled") else ""),
+        dataset_config=dataset.get("hub_task"),
+        dataset_split=dataset.get("split"),
+        dataset_revision=dataset.get("hub_revision"),
+        metric_type=metric,
+        metric_name=metric_name(metric),
+        metric_value=round(value, DECIMALS),
+    )
 
 
 def eval_result_files(results: dict[str, Any], system: str) -> dict[str, str]:
@@ -126,6 +129,23 @@ def update_model_card(folder: str | os.PathLike, results: dict[str, Any], system
     write_whole(path, (str(card).rstrip() + "\n").encode("utf-8", errors="replace"))
     write_eval_results(results, system, folder)
     return path
+
+
+def kept_evaluation(text: str, *, steps: int | None) -> tuple[str, list[EvalResult]]:
+    """What of a card outlives its being written anew, for a model of `steps` steps: the section "Evaluation", with its
+    marks, and the scores of the `model-index`. Where the weights have changed the scores are no longer theirs: the
+    section says so, and there are none."""
+    begin, end = text.find(_BEGIN), text.find(_END)
+    section = text[begin : end + len(_END)] if 0 <= begin < end else ""
+    try:
+        scores = (ModelCard(text).data.eval_results or []) if text else []
+    except (ValueError, yaml.YAMLError):  # somebody has edited it
+        scores = []
+    if f"| steps | {steps} |" in text:
+        return section, scores
+    if section and _EARLIER not in section:
+        section = section.replace(_END, f"\n{_EARLIER}\n{_END}")
+    return section, []
 
 
 def evaluation_section(results: dict[str, Any], system: str) -> str:

@@ -26,6 +26,7 @@ _FOLDERS = {
     **{name: ("config.json",) for name in ("1_Pooling", "2_Normalize")},
     "onnx": ("*.onnx", "*.onnx.data", "*.onnx_data", "*.json"),
     ".eval_results": ("*.yaml",),
+    "images": ("losses.png", "retrieval.png"),  # of the card
 }
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 _ARGUMENTS = ("training_args.json", "training_args.bin")  # of one machine: paths, host names

@@ -1,256 +1,220 @@
-"""The README.md of a trained model: what it is, how it was made, what it measured, how to load it."""
+"""The README.md of a trained model: what it is, how it was made, what it measured, how to load it.
 
+    write_model_card("outputs/mine", model, objective, results)
+
+The text is `model_card.md`, the same for all objectives. What is unknown, or not yet measured, is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import torch
-import transformers
-from huggingface_hub import ModelCard, ModelCardData
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-_METHODS = {
-    "retromae": "RetroMAE: a one-layer decoder rebuilds the text from the `[CLS]` vector and a heavily masked view",
-    "dupmae": "DupMAE: RetroMAE, and a bag of words predicted from the other tokens",
-    "mlm": "masked language modelling (the control without a decoder)",
-}
+from modeling_retromae import backbone_of
 
-_CITATIONS = {
-    "retromae": """@inproceedings{xiao-etal-2022-retromae,
-  title = {RetroMAE: Pre-Training Retrieval-oriented Language Models Via Masked Auto-Encoder},
-  author = {Xiao, Shitao and Liu, Zheng and Shao, Yingxia and Cao, Zhao},
-  booktitle = {Proceedings of EMNLP}, year = {2022}, note = {arXiv 2205.12035}
-}""",
-    "gur": """@misc{gur,
-  title = {Generate to Understand for Representation},
-  year = {2023}, eprint = {2306.10056}, archivePrefix = {arXiv}
-}""",
-    "dupmae": """@article{liu2022retromae2,
-  title = {RetroMAE-2: Duplex Masked Auto-Encoder For Pre-Training Retrieval-Oriented Language Models},
-  author = {Liu, Zheng and Xiao, Shitao and Shao, Yingxia and Cao, Zhao}, year = {2022}, note = {arXiv 2211.08769}
-}""",
-}
+from .card_facts import METHODS, citation, fact_tables, hardware
+from .card_metadata import check_card, hub_id, license_fields, without_nothing
+from .card_plots import write_plots
+from .card_results import eval_result, kept_evaluation
+from .results_file import metric_name, write_whole
 
-_TEMPLATE = """---
-{{ card_data }}
----
+if TYPE_CHECKING:
+    from .objectives import GURObjective, RetroMAEObjective
 
-# {{ name }}
-
-A **pre-trained** text encoder, made from raw text without labels by {{ method }}. Its `[CLS]` state is the sentence
-vector. Pre-training prepares the vector; for search in earnest, fine-tune it on pairs. Similarities are good for their
-order, not for their values.
-
-## Use
-
-```python
-from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("{{ where }}", trust_remote_code=True)
-vectors = model.encode(["a query", "a document"])
-```
-
-The same vectors with transformers alone:
-
-```python
-import torch
-from transformers import AutoModel, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("{{ where }}", trust_remote_code=True)
-model = AutoModel.from_pretrained("{{ where }}", trust_remote_code=True)
-inputs = tokenizer(["a query", "a document"], padding=True, truncation=True, return_tensors="pt")
-vectors = torch.nn.functional.normalize(model(**inputs).pooler_output)
-```
-
-Texts of up to {{ max_seq_length }} tokens; the state of the first token, normalised to length 1; no prompts.
-`encoder/` in this folder is a plain {{ model_type }} model that loads without remote code. {{ whole }}
-
-## How it was trained
-
-| | |
-|---|---|
-{{ facts }}
-
-## Results
-
-{{ results }}
-
-## Citation
-
-```bibtex
-{{ citation }}
-```
-"""
-
-_GUR_TEMPLATE = """---
-{{ card_data }}
----
-
-# {{ name }}
-
-One model that searches, classifies and writes, **pre-trained** on raw text without labels by GUR: a T5 that fills in
-masked spans, and whose encoder gives near vectors to two sentences of a document that share a span of text.
-
-## Use
-
-```python
-from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("{{ where }}", trust_remote_code=True)
-vectors = model.encode(["a query", "a document"])
-```
-
-The same vectors with transformers alone, and the decoder, which fills in `<extra_id_0>`:
-
-```python
-from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("{{ where }}", trust_remote_code=True)
-model = AutoModel.from_pretrained("{{ where }}", trust_remote_code=True)
-inputs = tokenizer(["a query", "a document"], padding=True, truncation=True, return_tensors="pt")
-vectors = model(**inputs).pooler_output
-
-writer = AutoModelForSeq2SeqLM.from_pretrained("{{ where }}", trust_remote_code=True)
-prompt = tokenizer("a query about <extra_id_0>", return_tensors="pt")
-filled = writer.generate(**prompt, num_beams=4, max_new_tokens=16)
-```
-
-Texts of up to {{ max_seq_length }} tokens; pooling {{ pooling }}, {{ projection_dim }} dimensions, no prompts.
-`backbone/` in this folder is a plain T5 of these weights, without the head of the sentence vector, that loads without
-remote code.
-
-## How it was trained
-
-| | |
-|---|---|
-{{ facts }}
-
-## Results
-
-{{ results }}
-
-## Citation
-
-```bibtex
-{{ citation }}
-```
-"""
+TEMPLATE = Path(__file__).with_name("model_card.md")
+_ROWS = {"bm25": "BM25", "before": "before this training", "after": "**this model**"}
 
 
-def write_model_card(folder, model, model_args, data_args, args, results: dict) -> Path:
-    """Writes `README.md` of a run into its folder. `results` is what `run_pretrain.run` measured."""
-    encoder = model.config.encoder_config
-    data = ModelCardData(
-        library_name="sentence-transformers",
-        pipeline_tag="sentence-similarity",
-        tags=["sentence-transformers", "feature-extraction", "retromae", "pretraining", model_args.objective],
-    )
-    facts = {
-        "objective": model_args.objective,
-        "losses": ", ".join(f"{weight:g} x {name}" for name, weight in model.loss_weights.items()),
-        "start": (model_args.model_name_or_path and _shown(model_args.model_name_or_path)) or "from scratch",
-        "text": _text(data_args),
-        "cleaned": results.get("cleaning"),
-        "passages": results["passages"],
-        "masked for the encoder": data_args.encoder_mlm_probability,
-        "hidden from the decoder": None if model_args.objective == "mlm" else data_args.decoder_mlm_probability,
-        "decoder": None
-        if model_args.objective == "mlm"
-        else f"query {model.config.decoder_query}, prediction rate {model.config.decoder_prediction_rate:g}, "
-        f"enhanced decoding {model.config.enhanced_decoding}",
-        "steps": results["steps"],
-        "batch": args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size,
-        "learning rate": f"{args.learning_rate:g}",
-        "seed": args.seed,
-        "seconds": round(results["seconds"]),
-        "encoder": f"{encoder.model_type}, {encoder.num_hidden_layers} layers, hidden size {encoder.hidden_size}, "
-        f"{model.base_model.num_parameters():,} parameters",
-        "transformers": transformers.__version__,
-    }
+def write_model_card(
+    folder: str | Path, model, objective: RetroMAEObjective | GURObjective, results: dict[str, Any]
+) -> Path:
+    """Writes `README.md` of a run and the images in it. `results` is what `run_pretrain.run` has measured until now.
+
+    A section that `run_evaluation.py --update_model_card` wrote stays; where the training has gone on since, it says
+    so, and its scores, which are those of other weights, leave the `model-index`.
+    """
+    folder = Path(folder)
+    path = folder / "README.md"
+    old = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    plots = write_plots(folder, results)
+    return write_whole(path, model_card(folder, model, objective, results, plots=plots, old=old).encode("utf-8"))
+
+
+def model_card(
+    folder: str | Path,
+    model,
+    objective,
+    results: dict[str, Any],
+    *,
+    plots: dict[str, str] | None = None,
+    old: str = "",
+) -> str:
+    """The text of the card. `InputError` for metadata that the Hub would refuse."""
+    run, config = objective.run, model.config
+    name = " ".join(Path(folder).absolute().name.split())
+    is_gur = run.model.objective == "gur"
+    encoder = getattr(config, "encoder_config", config)
+    evaluation, measured_before = kept_evaluation(old, steps=results.get("steps"))
+    data = _metadata(name, model, objective, results, measured_before)
+    facts = fact_tables(model, run, results, units=objective.units[1 - is_gur], tokens=objective.token_count)
+    revision = run.args.hub_revision or "main"
     card = ModelCard.from_template(
         data,
-        template_str=_TEMPLATE,
-        name=Path(folder).name,
-        where=args.hub_model_id or Path(folder).name,
-        whole="The weights here are the encoder and its MLM head."
-        if model_args.objective == "mlm"
-        else "The weights here are whole, the decoder too, to go on with pre-training.",
-        method=_METHODS[model_args.objective],
-        model_type=encoder.model_type,
+        template_str=TEMPLATE.read_text(encoding="utf-8"),
+        family="gur" if is_gur else "retromae",
+        title=re.sub(r"([\\`*_<>\[\]])", r"\\\1", name),
+        method=METHODS[run.model.objective],
+        # A text in double quotes is the same in JSON and in Python.
+        where=json.dumps(run.args.hub_model_id or Path(folder).absolute().name, ensure_ascii=False),
+        revision=json.dumps(revision),
+        pinned="" if revision == "main" else f"revision={json.dumps(revision)}, ",
+        kind=config.backbone_type if is_gur else encoder.model_type,
+        # BERT's class has a pooler, which the encoder was trained without.
+        plain_options=", add_pooling_layer=False" if not is_gur and backbone_of(encoder).has_pooler else "",
+        whole="The weights beside it are the encoder and its MLM head."
+        if run.model.objective == "mlm"
+        else "The weights beside it are whole, the decoder too, to go on with pre-training.",
+        pooling=f"{config.pooling}, then a projection" if is_gur else "the state of the first token, `[CLS]`",
+        dimensions=config.projection_dim if is_gur else encoder.hidden_size,
+        dtype=str(next(model.parameters()).dtype).removeprefix("torch."),
         max_seq_length=results["max_seq_length"],
-        facts="\n".join(f"| {name} | {value} |" for name, value in facts.items() if value is not None),
-        results=_results(results),
-        citation="\n\n".join(
-            _CITATIONS[name] for name in dict.fromkeys(("retromae", model_args.objective)) if name in _CITATIONS
-        ),
+        tables={heading: _rows(facts) for heading, facts in facts.items()},
+        results=_results(results, plots or {}),
+        limitations=_limitations(run, results),
+        citation=citation(run.model.objective),
+        evaluation=evaluation,
     )
-    path = Path(folder) / "README.md"
-    path.write_text(card.content, encoding="utf-8")
-    return path
+    text = re.sub(r"\n{3,}", "\n\n", card.content).rstrip() + "\n"
+    check_card(text)
+    return text
 
 
-def write_gur_card(folder, model, run, results: dict) -> Path:
-    """The same for GUR; `run` is the `objectives.Run`."""
-    config, args = model.config, run.args
-    with torch.no_grad():
-        temperature = float(model.temperature)
-    data = ModelCardData(
-        library_name="sentence-transformers",
-        pipeline_tag="sentence-similarity",
-        tags=["sentence-transformers", "feature-extraction", "gur", "pretraining", "text2text-generation"],
-    )
-    masking = {"mask_rate": 0.15, "span_lengths": "hump_geometric", "whole_words": False, **run.gur.masking()}
-    facts = {
-        "objective": "gur",
-        "losses": ", ".join(f"{weight:g} x {name}" for name, weight in model.loss_weights.items()),
-        "start": (run.model.model_name_or_path and _shown(run.model.model_name_or_path)) or "from scratch",
-        "text": _text(run.data),
-        "cleaned": results.get("cleaning"),
-        "pairs": results["passages"],
-        "how pairs were mined": f"{run.mining.strategy}, if the text had none",
-        "masked spans": ", ".join(f"{name} {value}" for name, value in masking.items()),
-        "temperature": f"{temperature:g}" + (" (learned)" if config.learnable_temperature else ""),
-        "steps": results["steps"],
-        "pairs a batch": args.per_device_train_batch_size * args.world_size,
-        "learning rate": f"{args.learning_rate:g}",
-        "seed": args.seed,
-        "seconds": round(results["seconds"]),
-        "model": f"{config.backbone_type}, {config.num_layers} layers, d_model {config.d_model}, "
-        f"{model.num_parameters():,} parameters, {model.base_model.num_parameters():,} to encode",
-        "transformers": transformers.__version__,
+# --- Metadata -----------------------------------------------------------------------------------------------------
+
+
+def _metadata(name: str, model, objective, results: dict[str, Any], measured_before: list[EvalResult]):
+    run = objective.run
+    tags = ["sentence-transformers", "feature-extraction", model.config.model_type, "pretraining", run.model.objective]
+    texts = [run.data.dataset_name, *(run.data.train_file or []), *(run.data.mix_file or [])]
+    datasets = [hub_id(text) for text in texts if text and (text == run.data.dataset_name or text.startswith("hf://"))]
+    evaluated = _model_index(run, results)
+    of_ours = {(score.unique_identifier, score.metric_type) for score in evaluated}
+    evaluated += [score for score in measured_before if (score.unique_identifier, score.metric_type) not in of_ours]
+    fields = {
+        "language": run.card.language,
+        **license_fields(run.card.license),
+        "library_name": "sentence-transformers",
+        "pipeline_tag": "sentence-similarity",
+        "tags": list(dict.fromkeys([*tags, *(["text2text-generation"] if run.model.objective == "gur" else [])])),
+        "base_model": hub_id(run.model.model_name_or_path),
+        "datasets": list(dict.fromkeys(datasets)),
     }
-    card = ModelCard.from_template(
-        data,
-        template_str=_GUR_TEMPLATE,
-        name=Path(folder).name,
-        where=args.hub_model_id or Path(folder).name,
-        pooling=config.pooling,
-        projection_dim=config.projection_dim,
-        max_seq_length=results["max_seq_length"],
-        facts="\n".join(f"| {name} | {value} |" for name, value in facts.items() if value is not None),
-        results=_results(results),
-        citation=_CITATIONS["gur"],
-    )
-    path = Path(folder) / "README.md"
-    path.write_text(card.content, encoding="utf-8")
-    return path
+    if results.get("co2_grams") is not None:
+        fields["co2_eq_emissions"] = {
+            "emissions": results["co2_grams"],
+            "source": "codecarbon",
+            "training_type": "pre-training",
+            "hardware_used": hardware(run.args),
+        }
+    if evaluated:
+        fields |= {"model_name": name or "model", "eval_results": evaluated}
+    return ModelCardData(**without_nothing(fields))
 
 
-def _shown(name: str) -> str:
-    """A Hub name as it is; of a local path only the last part, which tells nobody about this machine."""
-    return name if not Path(name).exists() else Path(name).name
+def _model_index(run, results: dict[str, Any]) -> list[EvalResult]:
+    """What the finished model reached, named as `run_evaluation.py` does, whose scores take the place of these."""
+    after = (results.get("retrieval") or {}).get("after") or {}
+    dataset = {"kind": "retrieval", "name": results.get("retrieval_name"), "split": run.data.eval_retrieval_split}
+    return [eval_result(dataset, metric, value) for metric, value in after.items() if _is_number(value)]
 
 
-def _text(data) -> str:
-    return ", ".join(_shown(name) for name in ([data.dataset_name] if data.dataset_name else data.train_file))
+# --- Text ---------------------------------------------------------------------------------------------------------
 
 
-def _results(results: dict) -> str:
-    lines = []
-    if results.get("retrieval"):
-        names = list(next(iter(results["retrieval"].values())))
-        lines += [f"| | {' | '.join(names)} |", "|" + "---|" * (len(names) + 1)]
-        for when, row in results["retrieval"].items():
-            lines.append(f"| {when} | {' | '.join(f'{row[name]:.3f}' for name in names)} |")
-        lines.append("")
-    shown = {**results["train"], **results.get("eval", {})}
-    shown = {name: value for name, value in shown.items() if name.endswith(("_loss", "_accuracy"))}
-    lines += ["| | |", "|---|---|", *(f"| {name} | {value:.4f} |" for name, value in shown.items())]
-    return "\n".join(lines)
+def _rows(facts: dict[str, Any]) -> str:
+    return "\n".join(f"| {name} | {_cell(value)} |" for name, value in facts.items() if value not in (None, ""))
+
+
+def _cell(value: Any) -> str:
+    """On one line, and no end of the cell."""
+    return " ".join(str(value).split()).replace("|", "\\|")
+
+
+def _results(results: dict[str, Any], plots: dict[str, str]) -> str:
+    parts = [*_retrieval(results, plots), *_losses(results, plots)]
+    return "\n\n".join(parts) or "Nothing was measured yet."
+
+
+def _retrieval(results: dict[str, Any], plots: dict[str, str]) -> list[str]:
+    rows = {"bm25": results.get("bm25"), **(results.get("retrieval") or {})}
+    rows = {when: row for when, row in rows.items() if row}
+    if not rows:
+        return []
+    metrics = list(dict.fromkeys(metric for row in rows.values() for metric in row))
+    lines = [f"| | {' | '.join(map(metric_name, metrics))} |", "|---|" + "--:|" * len(metrics)]
+    for when, row in rows.items():
+        lines.append(f"| {_ROWS.get(when, when)} | {' | '.join(_number(row.get(name), 3) for name in metrics)} |")
+    named = f" in {_cell(results['retrieval_name'])}" if results.get("retrieval_name") else ""
+    parts = [f"Search{named}, all documents, by the cosine of the vectors, with no fine-tuning:", "\n".join(lines)]
+    bm25, after = (rows.get(when, {}).get(metrics[0]) for when in ("bm25", "after"))
+    if _is_number(bm25) and _is_number(after):
+        relation = "behind" if after < bm25 else "level with" if after == bm25 else "ahead of"
+        parts.append(f"As it is, it is {relation} BM25 here.")
+    return parts + ([f"![{plots['retrieval']}](images/retrieval.png)"] if "retrieval" in plots else [])
+
+
+def _losses(results: dict[str, Any], plots: dict[str, str]) -> list[str]:
+    train, held_out = results.get("train") or {}, results.get("eval") or {}
+    # Of a run that goes on, these are the rows of its log; of one that is done, the means of all steps.
+    finished = any(name.startswith("train_") for name in train)
+    values: dict[str, list] = {}
+    for name, value in {**train, **held_out}.items():
+        if not name.endswith(("_loss", "_accuracy")) or not _is_number(value):
+            continue
+        column = int(name.startswith("eval_"))
+        name = name.removeprefix("eval_" if column else "train_")
+        if name != "loss":
+            values.setdefault(name, [None, None])[column] = value
+    if not values:
+        return []
+    when = "mean of all steps" if finished else "last steps"
+    lines = [f"| | training text, {when} | held-out text |", "|---|--:|--:|"]
+    if all(row[1] is None for row in values.values()):
+        lines = [f"| | training text, {when} |", "|---|--:|"]
+        values = {name: row[:1] for name, row in values.items()}
+    lines += [f"| {name} | {' | '.join(_number(value, 4) for value in row)} |" for name, row in values.items()]
+    image = [f"![{plots['losses']}](images/losses.png)"] if "losses" in plots else []
+    return ["\n".join(lines), *image]
+
+
+def _limitations(run, results: dict[str, Any]) -> str:
+    where = f" ({', '.join(run.card.language)})" if run.card.language else ""
+    items = [
+        f"It knows the language{where} and the subjects of the text it was trained on, and repeats its mistakes and "
+        "its prejudices. Nobody has checked what it says about people.",
+        f"What is behind token {results['max_seq_length']} of a text has no effect on its vector: cut long texts up.",
+        "Whether it is good enough for a task is seen on data of that task, beside BM25.",
+    ]
+    if run.model.objective == "gur":
+        items.insert(
+            0, "With no fine-tuning it finds texts that share words or subjects with a query better than answers."
+        )
+        items.append("The text that it writes fills in gaps; it is no source of facts.")
+    else:
+        items.insert(
+            0, "It was never trained to tell relevant from irrelevant: before fine-tuning expect less than BM25."
+        )
+    return "\n".join(f"- {item}" for item in items)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
+
+
+def _number(value: Any, decimals: int) -> str:
+    return f"{value:.{decimals}f}" if _is_number(value) else "–"

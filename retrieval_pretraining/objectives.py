@@ -21,6 +21,7 @@ from configuration_gur import GURConfig
 from modeling_gur import GURForPreTraining
 from modeling_retromae import BACKBONES, RetroMAEConfig, RetroMAEForMaskedLM, RetroMAEForPreTraining, backbone_of
 from retrieval_pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
+from retrieval_pretraining.card_arguments import CardArguments
 from retrieval_pretraining.cleaning_settings import CleaningSettings
 from retrieval_pretraining.collators import PairCollator
 from retrieval_pretraining.corpus import load_documents
@@ -32,7 +33,7 @@ from retrieval_pretraining.gur_arguments import GURArguments
 from retrieval_pretraining.gur_start import identity_projection, start_gur
 from retrieval_pretraining.gur_trainer import GURTrainer, refuse_fp16
 from retrieval_pretraining.mining_settings import MiningSettings
-from retrieval_pretraining.model_card import write_gur_card, write_model_card
+from retrieval_pretraining.model_card import write_model_card
 from retrieval_pretraining.model_folders import only_pickled_on_hub
 from retrieval_pretraining.pair_corpus import hold_out_documents, load_mined_documents, load_pairs
 from retrieval_pretraining.passages import check_pair_tokenizer, check_tokenizer, chinese_segmenter, tokenize_documents
@@ -54,6 +55,7 @@ class Run:
     gur: GURArguments = field(default_factory=GURArguments)
     mining: MiningSettings = field(default_factory=MiningSettings)
     cleaning: CleaningSettings = field(default_factory=CleaningSettings)
+    card: CardArguments = field(default_factory=CardArguments)
     say: Callable[[str], None] = print
 
     def source(self) -> dict[str, Any]:
@@ -95,6 +97,7 @@ class RetroMAEObjective:
     def __init__(self, run: Run):
         self.run = run
         self.reading: CorpusCounts | None = None  # of the training text, once it is loaded
+        self.token_count: str | None = None  # of it, once it is cut
 
     def check(self):
         self.run.cleaning.check()
@@ -199,7 +202,7 @@ class RetroMAEObjective:
         export_encoder(model, tokenizer, folder / "encoder", max_seq_length=max_seq_length)
 
     def write_card(self, model, folder: str, results: dict):
-        write_model_card(folder, model, self.run.model, self.run.data, self.run.args, results)
+        write_model_card(folder, model, self, results)
 
     @staticmethod
     def how_to_load(folder: str) -> str:
@@ -223,6 +226,7 @@ class GURObjective:
     def __init__(self, run: Run):
         self.run = run
         self.reading: CorpusCounts | None = None
+        self.token_count: str | None = None
 
     def check(self):
         run, data = self.run, self.run.data
@@ -351,7 +355,7 @@ class GURObjective:
         tokenizer.save_pretrained(folder / "backbone")
 
     def write_card(self, model, folder: str, results: dict):
-        write_gur_card(folder, model, self.run, results)
+        write_model_card(folder, model, self, results)
 
     @staticmethod
     def how_to_load(folder: str) -> str:

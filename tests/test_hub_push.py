@@ -1,6 +1,7 @@
 """Models that are pushed while they train and at the end: every commit is whole, and nothing else goes along."""
 
 import json
+import re
 import shlex
 
 import pytest
@@ -255,3 +256,11 @@ def test_the_token_is_nowhere(workshop, folder, pushed):
     assert len(files) > 50
     for path in files:
         assert TOKEN.encode() not in path.read_bytes(), path
+
+
+def test_the_snippets_of_a_card_load_from_the_hub(stranger, pushed, pushed_gur):
+    for commit, name in ((pushed[-1], "me/x"), (pushed_gur[-1], "me/gur")):
+        snippets = re.findall(r"```python\n(.*?)```", commit.files["README.md"].content.decode(), flags=re.DOTALL)
+        assert len(snippets) == 3 and all(f'"{name}"' in snippet for snippet in snippets)
+        for snippet in snippets[1:]:  # test_hub_loading.py has that of sentence-transformers
+            stranger.check(snippet)

@@ -445,9 +445,10 @@ def test_the_snippets_of_the_card_run_as_they_stand(tmp_path, backbone, text_fil
     assert door(model_name_or_path=backbone, train_file=text_file, output_dir=tmp_path / "my model", max_steps=1) == 0
     card = (tmp_path / "my model/README.md").read_text(encoding="utf-8")
     snippets = re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)
-    assert len(snippets) == 2
-    code = snippets[0] + "\nfirst = vectors\n" + snippets[1]
-    code += "\nassert abs(vectors.detach().numpy() - first).max() < 1e-5"
+    assert len(snippets) == 3
+    code = snippets[0] + "\nfirst = vectors\n"
+    for snippet in snippets[1:]:
+        code += snippet + "\nassert abs(vectors.detach().numpy() - first).max() < 1e-5\n"
     result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert result.returncode == 0, result.stderr
 

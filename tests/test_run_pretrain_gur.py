@@ -118,10 +118,15 @@ def test_the_card_says_what_was_done_and_nothing_of_this_machine(shared, finishe
     assert str(shared) not in card and str(output) not in card and "/tmp" not in card
     for fact in ("text | docs.jsonl", "losses | 1 x lm_loss, 1 x contrastive_loss", "temperature | 0.1", "steps | 4"):
         assert f"| {fact} |" in text, fact
-    assert "pooling weighted_mean, 32 dimensions" in text and "up to 48 tokens" in text
+    for fact in (
+        "pooling | weighted_mean, then a projection",
+        "dimensions | 32",
+        "longest text | 48 tokens; the rest is",
+    ):
+        assert f"| {fact}" in text, fact
     results = results_of(output)
-    assert f"| after | {results['retrieval_after_ndcg@10']:.3f} |" in text
-    assert f"| eval_contrastive_loss | {results['eval_contrastive_loss']:.4f} |" in text
+    assert f"| **this model** | {results['retrieval_after_ndcg@10']:.3f} |" in text
+    assert re.search(rf"\| contrastive_loss \| \S+ \| {results['eval_contrastive_loss']:.4f} \|", text)
     assert set(re.findall(r'from_pretrained\("(.*?)"|Transformer\("(.*?)"', text)) == {("my gur", ""), ("", "my gur")}
 
 
@@ -130,7 +135,7 @@ def test_the_folder_loads_anywhere(finished, monkeypatch):
     with_sentence_transformers = int(sentence_transformers.__version__.split(".")[0]) >= 6
     output, _ = finished
     snippets = re.findall(r"```python\n(.*?)```", (output / "README.md").read_text(), flags=re.DOTALL)
-    assert len(snippets) == 2
+    assert len(snippets) == 3
     tokenizer = AutoTokenizer.from_pretrained(output)
     inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
     first = (
