@@ -37,7 +37,6 @@ def run_command(workshop, words: list[str], folder: Path):
     return workshop.run(code, argv=[*words[1:], *more], folder=folder)
 
 
-@pytest.mark.slow
 def test_the_guide_runs_from_its_first_block_to_its_last(hub, workshop, folder, tmp_path):
     pytest.importorskip("sentence_transformers")
     files = {path.name: File(path.read_bytes(), ".safe" in path.name) for path in (folder / "backbone").iterdir()}
