@@ -60,6 +60,7 @@ def _losses(figure_class, results: dict[str, Any]):
         values = [value for _, value in training + held_out]
         panel.set_yticks(round_numbers(min(values), max(values)))
         panel.set_title(name, loc="left", fontsize=11, fontweight="bold", color=_color("text"))
+        panel.xaxis.get_major_locator().set_params(integer=True)
         panel.set_xlabel("step", fontsize=10, color=_color("muted"))
         panel.grid(axis="y", color=_color("rule"))
     return figure, "Losses over the steps"

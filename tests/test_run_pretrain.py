@@ -545,9 +545,10 @@ def test_the_shipped_recipes_name_only_what_exists(tmp_path):
             for group in parse_arguments([PairArguments, MiningSettings], given):
                 group.check()
         else:
-            model, data, args, gur, mining, cleaning = parse_arguments(run_pretrain.ARGUMENTS, given)
+            model, data, args, gur, mining, cleaning, card = parse_arguments(run_pretrain.ARGUMENTS, given)
             model.check()
             data.check(max_steps=args.max_steps, init_weights=model.init_weights)
             gur.check(objective=model.objective, from_scratch=model.config_name is not None)
             mining.check()
             cleaning.check()
+            card.check()
