@@ -234,6 +234,14 @@ def _batches(texts: list[str]) -> Iterator[list[str]]:
         yield batch
 
 
+def _membership(members: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """`np.isin(ids, members)`, which would sort for every text. Larger ids than the members are none, whatever the size
+    of the vocabulary, which may have gaps."""
+    table = np.zeros(int(members.max(initial=-1)) + 2, dtype=bool)
+    table[members] = True
+    return lambda ids: table[np.minimum(ids, len(table) - 1)]
+
+
 def _spell_out(encoding: Encoding, is_forged: Callable[[int, tuple[int, int]], bool], backend: Tokenizer):
     """A Unigram model takes "</s>" in the text for a piece of its vocabulary: spell such tokens letter by letter."""
     ids, words, offsets = [], [], []
@@ -323,16 +331,14 @@ def _encode_as_arrays(
     # unk is what unknown text rightly becomes, unless the text spells it.
     unforgeable = special_ids[special_ids != unk_id] if unk_id is not None else special_ids
 
-    # Looked up by id, which `np.isin` would sort for every text.
-    size = 1 + max(tokenizer.vocab_size, len(tokenizer), int(special_ids.max(initial=0)))
-    is_special_V, is_unforgeable_V = (np.isin(np.arange(size), ids) for ids in (special_ids, unforgeable))
+    is_special, is_unforgeable = _membership(special_ids), _membership(unforgeable)
 
     result = {"input_ids": [], "word_ids": [], "document": [], "discarded_tokens": []}
     # Closed before the tokenizer is as it was: its thread may still read with it.
     with _plain_text(tokenizer) as backend, closing(_encode_ahead(backend, texts)) as encodings:
         for document, (text, encoding) in enumerate(zip(texts, encodings, strict=True)):
             ids, words, offsets = np.array(encoding.ids, dtype=np.int32), encoding.word_ids, None
-            if is_unforgeable_V[ids].any() or unk_token in text:
+            if is_unforgeable(ids).any() or unk_token in text:
 
                 def is_forged(token_id, offset, text=text):
                     return token_id in unforgeable or (token_id == unk_id and unk_token in text[slice(*offset)])
@@ -354,7 +360,7 @@ def _encode_as_arrays(
             if has_hidden_words:
                 new_word = _refine_words(new_word, text, offsets_T2, word_segmenter)
             words = np.cumsum(new_word, dtype=np.int32)
-            special = is_special_V[ids]
+            special = is_special(ids)
             if is_cut:
                 ends = sentence_ends(text, offsets_T2[:, 0])
                 chunks = cut_at_sentences(ends, np.flatnonzero(new_word), room, overlap=overlap)

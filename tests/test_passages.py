@@ -5,7 +5,7 @@ import warnings
 import datasets
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, normalizers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from tokenizers_for_tests import SENTENCES, bert_tokenizer, roberta_tokenizer, unigram_tokenizer
 from transformers import PreTrainedTokenizerFast
 
@@ -92,6 +92,15 @@ def test_tokenizer_without_cls_uses_its_eos_alone():
 def test_impossible_options_are_refused(options):
     with pytest.raises(InputError, match="use"):
         encode("the cat", bert_tokenizer(), **options)
+
+
+def test_ids_may_have_gaps():
+    """Larger ids than there are tokens, as in a vocabulary of which some were taken out."""
+    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0, "the": 900, "cat": 70_000}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    specials = {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    ids = encode("the cat the", PreTrainedTokenizerFast(tokenizer_object=tokenizer, **specials))["input_ids"][0]
+    assert ids[1:-1] == [900, 70_000, 900]
 
 
 # --- special tokens in the text ---
