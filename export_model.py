@@ -9,12 +9,11 @@ normalisation, `t5` the T5 of a GUR model, `onnx` the sentence vector as one gra
 which server takes which. `--help` lists what can be set.
 """
 
-import signal
 import sys
 from pathlib import Path
 
 from retrieval_pretraining.arguments import parse_arguments
-from retrieval_pretraining.errors import InputError
+from retrieval_pretraining.door import exit_status
 from retrieval_pretraining.model_export import ExportArguments, export_model
 
 
@@ -51,15 +50,7 @@ def how_to_load(folder: Path, wanted: str) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line: returns the exit status."""
-    try:
-        run(*parse_arguments([ExportArguments], arguments))
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("\nStopped.", file=sys.stderr)
-        return 128 + signal.SIGINT
-    return 0
+    return exit_status(lambda: run(*parse_arguments([ExportArguments], arguments)))
 
 
 if __name__ == "__main__":

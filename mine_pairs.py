@@ -11,7 +11,6 @@ when the command is given again. `--help` lists what can be set.
 """
 
 import itertools
-import signal
 import sys
 
 from huggingface_hub import DatasetCard
@@ -19,8 +18,9 @@ from huggingface_hub import DatasetCard
 from retrieval_pretraining.arguments import PairArguments, parse_arguments
 from retrieval_pretraining.cleaning_settings import CleaningSettings
 from retrieval_pretraining.corpus_cache import write_atomically
-from retrieval_pretraining.errors import InputError
-from retrieval_pretraining.hub import HubRepository, PushError, open_repository, report_push_error
+from retrieval_pretraining.door import exit_status
+from retrieval_pretraining.errors import PushError
+from retrieval_pretraining.hub import HubRepository, open_repository
 from retrieval_pretraining.hub_files import pair_files
 from retrieval_pretraining.mined_pairs import MinedPairs, mine_to_folder
 from retrieval_pretraining.mining_report import CARD_TITLE, format_counts, format_pairs, pairs_card
@@ -109,18 +109,10 @@ def _why_none(args: PairArguments, settings: MiningSettings, counts: dict) -> st
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line: returns the exit status."""
-    try:
-        run(*parse_arguments([PairArguments, MiningSettings, CleaningSettings], arguments))
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except PushError as error:
-        report_push_error(error)
-        return 1
-    except KeyboardInterrupt:
-        print("\nStopped. What was finished is kept: the same command goes on from there.", file=sys.stderr)
-        return 128 + signal.SIGINT
-    return 0
+    return exit_status(
+        lambda: run(*parse_arguments([PairArguments, MiningSettings, CleaningSettings], arguments)),
+        stopped="Stopped. What was finished is kept: the same command goes on from there.",
+    )
 
 
 if __name__ == "__main__":

@@ -10,12 +10,12 @@ go on with. A folder of retrieval data is in BEIR layout: corpus.jsonl, queries.
 the same report. `--help` lists what can be set.
 """
 
-import signal
 import sys
 from pathlib import Path
 
 from retrieval_pretraining.arguments import parse_arguments
 from retrieval_pretraining.card_results import update_model_card
+from retrieval_pretraining.door import exit_status
 from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.evaluation import evaluate
 from retrieval_pretraining.evaluation_arguments import EvaluationArguments
@@ -47,15 +47,7 @@ def run(args: EvaluationArguments) -> dict:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line: returns the exit status."""
-    try:
-        run(*parse_arguments([EvaluationArguments], arguments))
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("\nStopped.", file=sys.stderr)
-        return 128 + signal.SIGINT
-    return 0
+    return exit_status(lambda: run(*parse_arguments([EvaluationArguments], arguments)))
 
 
 if __name__ == "__main__":

@@ -37,9 +37,9 @@ from retrieval_pretraining.bm25 import bm25_run
 from retrieval_pretraining.card_arguments import CardArguments
 from retrieval_pretraining.cleaning_settings import CleaningSettings
 from retrieval_pretraining.co2 import CO2Tracker
-from retrieval_pretraining.errors import InputError
+from retrieval_pretraining.door import report_push_error
+from retrieval_pretraining.errors import InputError, PushError
 from retrieval_pretraining.gur_arguments import GURArguments
-from retrieval_pretraining.hub import PushError, report_push_error
 from retrieval_pretraining.hub_pushes import open_for_arguments
 from retrieval_pretraining.mining_settings import MiningSettings
 from retrieval_pretraining.mixing import mix
@@ -332,7 +332,8 @@ def _retrieve(objective, model, tokenizer, retrieval, length: int, args: Pretrai
         retrieval,
         max_seq_length=length,
         pooling=objective.retrieval_pooling,
-        progress=None if args.process_index == 0 else False,  # None: a bar where it takes long
+        # None: a bar where it takes long
+        progress=None if args.process_index == 0 and not args.disable_tqdm else False,
     )
 
 

@@ -24,7 +24,8 @@ from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelet
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
-from .errors import InputError
+from .door import exit_status
+from .errors import InputError, PushError
 from .hub_files import Files, model_files, pair_files, superseded
 
 T = TypeVar("T")
@@ -33,14 +34,6 @@ T = TypeVar("T")
 WAITS = (1, 2, 4, 8)
 _TRANSIENT = (408, 429, 500, 502, 503, 504)
 _SCANNED_BYTES = 1_000_000  # larger files are weights and text, which no token gets into
-
-
-class PushError(RuntimeError):
-    """The Hub did not take a push. The message is one sentence; `command` is what makes up for it."""
-
-    def __init__(self, message: str, command: str | None = None):
-        super().__init__(message)
-        self.command = command
 
 
 @dataclass
@@ -316,31 +309,19 @@ def push_folder(folder: str | Path, arguments: HubArguments) -> CommitInfo:
         raise PushError(str(error), repository.retry_command(folder)) from error
 
 
-def report_push_error(error: PushError):
-    """On the screen, with the command on a line of its own."""
-    print(f"error: {error}.".replace("..", "."), file=sys.stderr)
-    if error.command is not None:
-        print(f"To push it again:\n  {error.command}", file=sys.stderr)
-
-
 def main(arguments: list[str] | None = None) -> int:
     """The command line: returns the exit status."""
     from .arguments import parse_arguments
 
-    folder, *flags = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    try:
+    def run():
+        folder, *flags = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
         if folder.startswith("-"):
             parse_arguments([HubArguments], [folder, *flags])
             raise InputError("Give the folder first, before every option.")
         info = push_folder(folder, *parse_arguments([HubArguments], flags))
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except PushError as error:
-        report_push_error(error)
-        return 1
-    print(f"pushed: {info.pr_url or info.commit_url}")
-    return 0
+        print(f"pushed: {info.pr_url or info.commit_url}")
+
+    return exit_status(run)
 
 
 if __name__ == "__main__":

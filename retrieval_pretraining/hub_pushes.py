@@ -20,7 +20,8 @@ from transformers.trainer_callback import TrainerState
 from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress, logging
 
-from .hub import HubRepository, PushError, open_repository
+from .errors import PushError
+from .hub import HubRepository, open_repository
 from .hub_files import Files, checkpoint_files, model_files
 
 logger = logging.get_logger(__name__)

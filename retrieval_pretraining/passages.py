@@ -235,8 +235,7 @@ def _batches(texts: list[str]) -> Iterator[list[str]]:
 
 
 def _membership(members: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """`np.isin(ids, members)`, which would sort for every text. Larger ids than the members are none, whatever the size
-    of the vocabulary, which may have gaps."""
+    """`np.isin(ids, members)`, which would sort for every text. Ids may be larger: vocabularies have gaps."""
     table = np.zeros(int(members.max(initial=-1)) + 2, dtype=bool)
     table[members] = True
     return lambda ids: table[np.minimum(ids, len(table) - 1)]
