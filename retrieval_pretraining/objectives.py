@@ -321,8 +321,9 @@ class GURObjective:
         documents = load_mined_documents(self.run.source())
         if documents is None:
             return _BothSides(passages)
-        length = self.encoded_length(0)
-        sequences = tokenize_documents(documents, tokenizer, max_seq_length=length, desc="tokenising documents")
+        # In full chunks: statistics of short ones lack what stands on both sides of a cut.
+        options = {"max_seq_length": self.encoded_length(0), "chunk_boundary": "token"}
+        sequences = tokenize_documents(documents, tokenizer, desc="tokenising documents", **options)
         return sequences.with_format("numpy")["input_ids"]
 
     def start_from_corpus(self, model, passages, tokenizer) -> str:
