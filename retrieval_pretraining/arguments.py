@@ -401,6 +401,13 @@ class PretrainingArguments(TrainingArguments):
     hub_create_pr: bool = field(
         default=False, metadata=_help("Push to a pull request, which the first push opens, not to a branch.")
     )
+    include_num_input_tokens_seen: str = field(  # the library's takes no word on the command line
+        default="no",
+        metadata=_help(
+            "Count the tokens that were trained on, for trainer_state.json: all, non_padding, or no.",
+            choices=["all", "non_padding", "no"],
+        ),
+    )
     train_sampling_strategy: str | None = field(
         default=None,
         metadata=_help(

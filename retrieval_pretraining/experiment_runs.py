@@ -126,7 +126,7 @@ def run_jobs(
             lost.add(job.folder)
             outcome.failed.append(job.what)
             say(f"    failed with status {status} after {seconds:.0f} s; the end of {_log(job)}:")
-            say("".join(f"    | {line}" for line in _end_of(_log(job))))
+            say("".join(f"    | {line}" for line in _end_of(_log(job))).rstrip("\n"))
     return outcome
 
 

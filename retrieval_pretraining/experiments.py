@@ -116,6 +116,7 @@ class Experiment:
     """`jobs` in the order in which they are run; `runs`: arm label -> seed -> stage -> its job."""
 
     name: str
+    command: str  # that makes it again
     title: str
     question: str
     seeds: list[int]
@@ -174,7 +175,10 @@ def read_experiment(
         raise InputError(f"{path}: the last stage, and no other, is a {EVALUATION}.")
     plan = _Plan(path, written, Path(output_dir), str(data_dir))
     found = [arm for name, spec in arms.items() for arm in plan.expand(str(name), _mapping(spec, f"{path}: {name}"))]
-    seeds = list(seeds if seeds is not None else written.get("seeds", [0, 1, 2]))
+    own_seeds = written.get("seeds", [0, 1, 2])
+    words = ["python", "run_experiments.py", str(path), "--data_dir", str(data_dir)]
+    words += ["--seeds", *map(str, seeds)] if seeds is not None and list(seeds) != own_seeds else []
+    seeds = list(seeds if seeds is not None else own_seeds)
     if not seeds or not all(isinstance(seed, int) and seed >= 0 for seed in seeds):
         raise InputError(f"{path}: seeds are numbers of 0 or more, not {seeds}.")
     runs: dict[str, dict[int, dict[str, Job]]] = {arm.label: {} for arm in found}
@@ -183,6 +187,7 @@ def read_experiment(
             runs[arm.label][seed] = plan.run(arm, seed)
     experiment = Experiment(
         path.stem,
+        shlex.join(words),
         str(written.get("title", path.stem)),
         str(written.get("question", "")),
         seeds,
