@@ -17,7 +17,10 @@ class ExperimentArguments:
     output_dir: str = field(
         default="outputs/experiments", metadata=_help("Each experiment gets a folder in it, named as its file.")
     )
-    data_dir: str = field(default="data", metadata=_help("Where the data lie: {data} in the files."))
+    data_dir: list[str] = field(
+        default_factory=lambda: ["data"],
+        metadata=_help("Folders where the data lie: {data} in the files is the first that has what follows it."),
+    )
     arms: list[str] | None = field(default=None, metadata=_help("Run only these arms. [default: all]"))
     seeds: list[int] | None = field(default=None, metadata=_help("These seeds in place of those of the file."))
     dry_run: bool = field(default=False, metadata=_help("Print the commands and run nothing."))

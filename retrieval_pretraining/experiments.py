@@ -1,6 +1,6 @@
 """The file of an experiment -> its arms -> the commands that it takes.
 
-    experiment = read_experiment("recipes/experiments/retromae_en.yaml", data_dir="data", output_dir="outputs/x")
+    experiment = read_experiment("recipes/experiments/retromae_en.yaml", data_dir=["data"], output_dir="outputs/x")
     for job in experiment.jobs:
         print(job.command())
 
@@ -37,6 +37,7 @@ need them.
 """
 
 import difflib
+import glob
 import itertools
 import os
 import re
@@ -152,9 +153,10 @@ class Experiment:
 
 
 def read_experiment(
-    path: str | Path, *, data_dir: str | Path, output_dir: str | Path, seeds: Sequence[int] | None = None
+    path: str | Path, *, data_dir: Sequence[str], output_dir: str | Path, seeds: Sequence[int] | None = None
 ) -> Experiment:
-    """What is run for the file of an experiment; `output_dir` is the folder of this experiment.
+    """What is run for the file of an experiment; `output_dir` is the folder of this experiment, `data_dir` are those
+    of the data.
 
     Raises `InputError`, which names the file and the place, for what the form above does not have: an unknown key,
     door, flag, arm or name in braces, a recipe that is not there. Whether data are there: `check_inputs`.
@@ -173,10 +175,10 @@ def read_experiment(
     doors = [stage["door"] for stage in stages.values()]
     if EVALUATION not in doors or doors.index(EVALUATION) != len(doors) - 1:
         raise InputError(f"{path}: the last stage, and no other, is a {EVALUATION}.")
-    plan = _Plan(path, written, Path(output_dir), str(data_dir))
+    plan = _Plan(path, written, Path(output_dir), list(data_dir))
     found = [arm for name, spec in arms.items() for arm in plan.expand(str(name), _mapping(spec, f"{path}: {name}"))]
     own_seeds = written.get("seeds", [0, 1, 2])
-    words = ["python", "run_experiments.py", str(path), "--data_dir", str(data_dir)]
+    words = ["python", "run_experiments.py", str(path), "--data_dir", *data_dir]
     words += ["--seeds", *map(str, seeds)] if seeds is not None and list(seeds) != own_seeds else []
     seeds = list(seeds if seeds is not None else own_seeds)
     if not seeds or not all(isinstance(seed, int) and seed >= 0 for seed in seeds):
@@ -201,22 +203,25 @@ def read_experiment(
     return experiment
 
 
-def check_inputs(experiment: Experiment, jobs: Sequence[Job], data_dir: str | Path):
-    """Raises `InputError` if a job reads data that are not below `data_dir`, a model or file that is not there."""
+def check_inputs(experiment: Experiment, jobs: Sequence[Job], data_dir: Sequence[str]):
+    """Raises `InputError` if a job reads data that are in no `data_dir`, a model or a file that is not there."""
     made = [str(job.folder) for job in experiment.jobs]
     for job in jobs:
         for word in job.flags:
-            if word.startswith("--") or os.path.exists(word) or any(word.startswith(folder) for folder in made):
+            if word.startswith("--") or any(word.startswith(folder) for folder in made) or _is_there(word):
                 continue
             parts = Path(word).parts
-            if Path(word).is_relative_to(data_dir) and len(parts) > len(Path(data_dir).parts):
-                if not any(Path(data_dir).glob(str(Path(word).relative_to(data_dir)))):
-                    raise InputError(
-                        f"{experiment.name}: {word} is not there; --data_dir says where the data lie "
-                        f"(what they are: recipes/experiments/README.md)."
-                    )
-            elif len(parts) > 1 and Path(parts[0]).is_dir() and not re.search(r"[\s*?\[]", word):
+            if any(Path(word).is_relative_to(folder) and Path(word) != Path(folder) for folder in data_dir):
+                raise InputError(
+                    f"{experiment.name}: {word} is not there; --data_dir says where the data lie "
+                    "(what they are: recipes/experiments/README.md)."
+                )
+            if len(parts) > 1 and Path(parts[0]).is_dir() and not re.search(r"\s", word):
                 raise InputError(f"{experiment.name}: {word}, which {job.what} needs, is not there.")
+
+
+def _is_there(path: str) -> bool:
+    return os.path.exists(path) or bool(glob.glob(path))
 
 
 # --- From the file to the jobs ------------------------------------------------------------------------------------
@@ -225,7 +230,7 @@ def check_inputs(experiment: Experiment, jobs: Sequence[Job], data_dir: str | Pa
 class _Plan:
     """Collects the jobs of all arms and seeds; equal ones are one."""
 
-    def __init__(self, path: Path, written: Mapping[str, Any], output_dir: Path, data_dir: str):
+    def __init__(self, path: Path, written: Mapping[str, Any], output_dir: Path, data_dir: list[str]):
         self.path, self.written, self.output_dir, self.data_dir = path, written, output_dir, data_dir
         self.stages: Mapping[str, dict] = written["stages"]
         self.specs: dict[str, Mapping] = {}
@@ -263,7 +268,7 @@ class _Plan:
 
     def run(self, arm: Arm, seed: int) -> dict[str, Job]:
         """The jobs of an arm with a seed, by their stages."""
-        known: dict[str, Any] = {"data": self.data_dir, "seed": seed, **arm.values}
+        known: dict[str, Any] = {"seed": seed, **arm.values}
         folders: dict[str, Path] = {}  # of the jobs, by what stands in commands
         start = self._start(arm.name)
         if start is not None:
@@ -322,12 +327,17 @@ class _Plan:
             return [self._filled(each, known, place) for each in value]
         if not isinstance(value, str):
             return value
+        known = {**known, "data": "{data}"}  # last, when all that follows it is there
         for name in _PLACEHOLDER.findall(value):
             if name not in known:
                 hint = "no model to start from" if name == "model" else f"no {{{name}}}: there are {', '.join(known)}"
                 raise InputError(f"{self.path}: {place} has {hint}.")
         whole = _PLACEHOLDER.fullmatch(value)
-        return known[whole[1]] if whole else _PLACEHOLDER.sub(lambda match: _word(known[match[1]]), value)
+        filled = known[whole[1]] if whole else _PLACEHOLDER.sub(lambda match: _word(known[match[1]]), value)
+        if isinstance(filled, str) and "{data}" in filled:
+            places = [filled.replace("{data}", folder) for folder in self.data_dir]
+            return next((each for each in places if _is_there(each)), places[0])
+        return filled
 
 
 def _check_stage(name: str, stage: Mapping[str, Any], path: Path):
