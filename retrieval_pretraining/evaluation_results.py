@@ -13,9 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from retrieval_pretraining.results_file import write_whole
 from retrieval_pretraining.retrieval_data import RetrievalData, Run
 from retrieval_pretraining.retrieval_metrics import ALL_MEASURES, retrieval_metrics
-from retrieval_pretraining.results_file import write_whole
 from retrieval_pretraining.significance import bootstrap_interval, holm, paired_comparison
 
 COMPARED = ("ndcg@10", "mrr@10", "recall@100")  # the others are in the scores

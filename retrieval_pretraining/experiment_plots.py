@@ -3,11 +3,13 @@
 Input is what `experiment_results.py` makes, validated. Needs matplotlib (extra `eval`).
 """
 
+import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .evaluation import BM25
 from .experiments import MEASURED
 from .extras import import_extra
 from .report_summary import is_significant
@@ -20,7 +22,7 @@ _UNITS = {"seconds": "seconds of training", "tokens": "tokens of training", "par
 
 
 def write_experiment_plots(folder: str | Path, results: dict[str, Any]) -> list[Path]:
-    """`<metric>.png` for each metric, and `<metric>-over-<name>.png` where arms differ in a number; what was written."""
+    """`<metric>.png` for each metric, `<metric>-over-<name>.png` where arms differ in a number; what was written."""
     figure_class = import_extra("matplotlib.figure").Figure
     written = []
     over = curve_axis(results)
@@ -67,18 +69,17 @@ def _intervals(figure_class, results, metric: str, scores: Sequence[dict]):
     columns = min(_COLUMNS, len(datasets))
     rows = -(-len(datasets) // columns)
     width = 0.6 + 0.085 * max(len(clean(name)) for name in names)
-    figure = figure_class(
-        figsize=(width + _PANEL * columns, rows * (0.75 + _ROW * len(names))), layout="constrained"
-    )
+    figure = figure_class(figsize=(width + _PANEL * columns, rows * (0.75 + _ROW * len(names))), layout="constrained")
     low = min(0.0, *(s["low"] for s in scores if s.get("low") is not None), *(s["value"] for s in scores))
     high = max(s["high"] if s.get("high") is not None else s["value"] for s in scores)
     panels = figure.subplots(rows, columns, sharey=True, squeeze=False).flatten()
     for panel, dataset in zip(panels, datasets):
         own = {score["system"]: score for score in scores if score["dataset"] == dataset}
-        significant = {
+        hollow = {
             c["system"]
             for c in results["comparisons"]
-            if (c["dataset"], c["metric"]) == (dataset, metric) and is_significant(c, results)
+            if (c["dataset"], c["metric"]) == (dataset, metric) and c["baseline"] != BM25
+            if not is_significant(c, results)
         }
         if control in own:
             panel.axvline(own[control]["value"], color=_color("muted"), linewidth=1, linestyle=(0, (4, 3)), zorder=0)
@@ -88,7 +89,7 @@ def _intervals(figure_class, results, metric: str, scores: Sequence[dict]):
             score, (color, marker) = own[name], styles[name]
             if score.get("low") is not None:
                 panel.plot([score["low"], score["high"]], [place, place], color=color, linewidth=2)
-            filled = color if name in significant or name == control or not results["comparisons"] else "white"
+            filled = "white" if name in hollow else color
             marks = dict(markersize=6.5, markerfacecolor=filled, markeredgecolor=color, markeredgewidth=1.6)
             panel.plot([score["value"]], [place], marker=marker, **marks)
             panel.annotate(
@@ -101,7 +102,7 @@ def _intervals(figure_class, results, metric: str, scores: Sequence[dict]):
                 fontsize=9,
                 color=_color("text"),
             )
-        _dress(panel, dataset)
+        _dress(panel, re.sub(r" \(reranked .*\)$", ", reranked", dataset))
         panel.set_ylim(len(names) - 0.5, -0.5)
         panel.set_yticks(range(len(names)), [clean(name, 60) for name in names])
         panel.set_xlim(low, high + 0.02 * (high - low or 1))
@@ -110,7 +111,8 @@ def _intervals(figure_class, results, metric: str, scores: Sequence[dict]):
         panel.set_axisbelow(True)
     for panel in panels[len(datasets) :]:
         panel.set_visible(False)
-    _title(figure, f"{metric_name(metric)}: mean over seeds and queries, 95 % interval over both")
+    note = "; hollow: no significant difference to the control" if results["comparisons"] else ""
+    _title(figure, f"{metric_name(metric)}: mean over seeds and queries, 95 % interval over both{note}")
     return figure
 
 
@@ -161,7 +163,7 @@ def _curves(figure_class, results, metric: str, scores: Sequence[dict]):
             if all(score.get("low") is not None for _, score in points):
                 ends = ([score[key] for _, score in points] for key in ("low", "high"))
                 panel.fill_between(xs, *ends, color=color, alpha=0.13, linewidth=0)
-        _dress(panel, dataset)
+        _dress(panel, re.sub(r" \(reranked .*\)$", ", reranked", dataset))
         if ticks:
             panel.set_xticks(range(len(ticks)), [f"{value:,g}" for value in ticks])
         panel.set_xlabel(_UNITS.get(over, over), fontsize=10, color=_color("muted"))
@@ -210,7 +212,7 @@ def _styles(results: dict[str, Any], without: str | None = None) -> dict[str, tu
 
 def _control(results: dict[str, Any]) -> str | None:
     """The one system that the others are compared with, if it is one."""
-    baselines = {c["baseline"] for c in results["comparisons"] if c["baseline"] != "BM25"}
+    baselines = {c["baseline"] for c in results["comparisons"] if c["baseline"] != BM25}
     return next(iter(baselines)) if len(baselines) == 1 else None
 
 

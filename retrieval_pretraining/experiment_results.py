@@ -1,8 +1,9 @@
 """What the runs of an experiment have measured, over seeds and queries, in the schema of `results_file.py`.
 
-A system is an arm, or what its evaluation makes of it ("retromae + BM25"); BM25 itself is one system. Beside the keys of
-the schema, `scores` have `seed_std` (deviation over the seeds, n - 1) and `runs` (trainings that differ), `comparisons`
-`p_value_queries`, `systems` arm, values, runs, tokens, seconds and wall_seconds, and the whole has `experiment`.
+A system is an arm, or what its evaluation makes of it ("retromae + BM25"); BM25 itself is one system. Beside the keys
+of the schema, `scores` have `seed_std` (deviation over the seeds, n - 1) and `runs` (trainings that differ),
+`comparisons` `p_value_queries`, `systems` arm, values, runs, tokens, seconds and wall_seconds, and the whole has
+`experiment`. Shapes: S seeds, Q queries, R resamples.
 """
 
 import json
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from .errors import InputError
+from .evaluation import BM25
 from .experiment_runs import is_done, read_record
 from .experiments import EVALUATION, TRAINING, Arm, Experiment, Job
 from .results_file import FORMAT, metric_order, provenance, read_results
@@ -26,7 +28,6 @@ STATISTICS = {
     "level": 0.05,
 }
 METRICS = {"retrieval": ("ndcg@10", "mrr@10", "recall@100"), "reranking": ("ndcg@10", "mrr@10")}
-BM25 = "BM25"
 # Means over test sets: the name, and the kind of its parts; both: a test set searched and reranked is one.
 AVERAGES = {
     "average of retrieval": "retrieval",

@@ -7,12 +7,15 @@ import re
 from pathlib import Path
 from typing import Any
 
+from .evaluation import BM25
 from .experiment_plots import write_experiment_plots
 from .experiments import Experiment
 from .report_page import write_report
 from .report_summary import is_significant, joined, number, p_value, shown_p_value, signed
 from .report_tables import BETTER, WORSE, Cell, Table, command_lines, to_markdown
 from .results_file import metric_name, metric_order, validate_results, write_whole
+
+_LEFT_OUT = ("mrr@10",)  # of the differences: it says what nDCG@10 says
 
 
 def write_experiment(experiment: Experiment, results: dict[str, Any], folder: str | Path) -> Path:
@@ -64,9 +67,9 @@ def metric_table(results: dict[str, Any], metric: str) -> Table:
     datasets = [d["name"] for d in results["datasets"] if any(dataset == d["name"] for dataset, _ in scores)]
     marks: dict[tuple[str, str], str] = {}
     for c in results["comparisons"]:
-        if c["metric"] == metric and c["baseline"] != "BM25" and is_significant(c, results):
+        if c["metric"] == metric and c["baseline"] != BM25 and is_significant(c, results):
             marks[c["dataset"], c["system"]] = BETTER if c["difference"] > 0 else WORSE
-    table = Table(["arm", *datasets], [False] + [True] * len(datasets))
+    table = Table(["arm", *map(column_name, datasets)], [False] + [True] * len(datasets))
     best = {}
     for dataset in datasets:
         shown = [number(s["value"]) for (of, _), s in scores.items() if of == dataset and s["value"] is not None]
@@ -86,17 +89,28 @@ def metric_table(results: dict[str, Any], metric: str) -> Table:
     return table
 
 
+def column_name(dataset: str) -> str:
+    """ "scifact, reranked" for "scifact (reranked BM25 100)": of what stands in the command."""
+    return re.sub(r" \(reranked .*\)$", ", reranked", dataset)
+
+
 def difference_table(results: dict[str, Any]) -> Table:
-    """Each arm minus its control: on the averages, or on each test set where there are none."""
+    """Each arm minus its control: on the averages, or on each test set where there are none; not all metrics."""
     averages = [d["name"] for d in results["datasets"] if "of" in d]
     wanted = averages or [d["name"] for d in results["datasets"]]
     columns = ["arm", "minus", "on", "metric", "difference", "95 % interval", "p (Holm)", "better", "worse"]
     table = Table(columns, [False] * 4 + [True] * 5)
     for c in results["comparisons"]:
-        if c["dataset"] not in wanted:
+        if c["dataset"] not in wanted or c["metric"] in _LEFT_OUT:
             continue
         interval = f"{_short(signed(c['low']))} to {_short(signed(c['high']))}"
-        texts = [c["system"], c["baseline"], c["dataset"], metric_name(c["metric"]), _short(signed(c["difference"]))]
+        texts = [
+            c["system"],
+            c["baseline"],
+            column_name(c["dataset"]),
+            metric_name(c["metric"]),
+            _short(signed(c["difference"])),
+        ]
         texts += [interval, _short(p_value(shown_p_value(c))), f"{c['wins']:,}", f"{c['losses']:,}"]
         cells = list(map(Cell, texts))
         if is_significant(c, results):
@@ -119,8 +133,8 @@ def _notes(results: dict[str, Any]) -> str:
         notes.append(f"Deviation over the seeds: at most {_short(number(max(spread)))}.")
     if results["comparisons"]:
         notes.append(
-            f"{BETTER} {WORSE}: better or worse than the control at p < .05, corrected by Holm's method for the number "
-            f"of arms; p is {results['statistics']['test']}. Bold: the highest value."
+            f"{BETTER} {WORSE}: better or worse than the control at p < .05, corrected by Holm's method for the "
+            f"number of arms; p is {results['statistics']['test']}. Bold: the highest value."
         )
     return " ".join(notes)
 

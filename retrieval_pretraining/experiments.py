@@ -146,9 +146,7 @@ class Experiment:
             if name not in known:
                 raise InputError(f"{self.name} has no arm {name}{_near(name, known)}")
         chosen = [arm for arm in self.arms if arms is None or {arm.label, arm.name} & set(arms)]
-        wanted = {
-            job.folder for arm in chosen for stages in self.runs[arm.label].values() for job in stages.values()
-        }
+        wanted = {job.folder for arm in chosen for stages in self.runs[arm.label].values() for job in stages.values()}
         return [job for job in self.jobs if job.folder in wanted]
 
 
