@@ -27,7 +27,9 @@ assert not (output / "model.safetensors").exists(), "holds the model of an earli
 output.mkdir(parents=True, exist_ok=True)
 """
 
-_PRETRAIN = _COMMON + """
+_PRETRAIN = (
+    _COMMON
+    + """
 steps, seed = int(one["max_steps"]), int(one["seed"])
 print("training")
 if steps == 13:
@@ -38,8 +40,11 @@ assert "train_file" in flags
 (output / "all_results.json").write_text(json.dumps({"train_runtime": steps / 10}))
 (output / "trainer_state.json").write_text(json.dumps({"num_input_tokens_seen": 50 * steps}))
 """
+)
 
-_EVALUATE = _COMMON + """
+_EVALUATE = (
+    _COMMON
+    + """
 assert "save_query_scores" in flags
 systems, rows, of_queries, datasets = [], [], {}, []
 if one.get("bm25") == "True":
@@ -47,7 +52,7 @@ if one.get("bm25") == "True":
 for model in flags.get("model_name_or_path", []):
     systems.append({"name": Path(model).name, "kind": "dense", "parameters": 7, "path": model})
     if one.get("hybrid") != "none" and one.get("bm25") == "True":
-        systems.append({"name": Path(model).name + " + BM25", "kind": "hybrid", "of": [Path(model).name, "BM25"]})
+        systems.append({"name": Path(model).name + " + BM25", "kind": "hybrid", "of": ["BM25"], "path": model})
 for folder in flags["eval_retrieval_dir"]:
     data = Path(folder).name
     names = [data] + ([data + " (reranked BM25 100)"] if "rerank_candidates" in flags else [])
@@ -76,6 +81,7 @@ results = {"format": 1, "datasets": datasets, "systems": systems, "scores": rows
 (output / "results.json").write_text(json.dumps(results))
 (output / "query_scores.json").write_text(json.dumps(of_queries))
 """
+)
 
 
 def write_doors(folder: Path) -> Path:
