@@ -60,7 +60,7 @@ def _write(experiment: Experiment, folder: Path):
     if results is None:
         print(f"{experiment.name}: there is nothing to make a table of yet.")
         return
-    table = write_experiment(experiment, results, folder)
+    table = write_experiment(results, folder)
     print(f"\n{table.read_text(encoding='utf-8')}\nThe tables and plots are in {folder}.", flush=True)
 
 

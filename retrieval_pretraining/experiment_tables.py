@@ -9,7 +9,6 @@ from typing import Any
 
 from .evaluation import BM25
 from .experiment_plots import write_experiment_plots
-from .experiments import Experiment
 from .report_page import write_report
 from .report_summary import is_significant, joined, number, p_value, shown_p_value, signed
 from .report_tables import BETTER, WORSE, Cell, Table, command_lines, to_markdown
@@ -18,7 +17,7 @@ from .results_file import metric_name, metric_order, validate_results, write_who
 _LEFT_OUT = ("mrr@10",)  # of the differences: it says what nDCG@10 says
 
 
-def write_experiment(experiment: Experiment, results: dict[str, Any], folder: str | Path) -> Path:
+def write_experiment(results: dict[str, Any], folder: str | Path) -> Path:
     """Writes `results.json`, `report.html`, `results.md`, `plots/` and `table.md`, whose path is returned.
 
     The numbers are written first. `InputError` if a file cannot be written or the extra `eval` is not there.

@@ -1,4 +1,4 @@
-"""From runs to numbers: means, intervals over seeds and queries, paired differences, averages; then tables and plots."""
+"""From runs to numbers: means, intervals over seeds and queries, paired differences, averages, costs."""
 
 import json
 

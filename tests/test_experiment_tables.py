@@ -135,7 +135,7 @@ def test_the_plots_show_the_numbers(tmp_path, monkeypatch):
     intervals, curves = figures
     panel = intervals.axes[0]
     assert panel.get_title(loc="left") == "scifact"
-    assert [label.get_text() for label in panel.get_yticklabels()][0] == "BM25"
+    assert panel.get_yticklabels()[0].get_text() == "BM25"
     marks = [line for line in panel.lines if len(line.get_xdata()) == 1]
     assert [line.get_xdata()[0] for line in marks] == pytest.approx([0.676, 0.2, 0.21, 0.5, 0.6])
     hollow = [line.get_markerfacecolor() == "white" for line in marks]
@@ -147,14 +147,11 @@ def test_the_plots_show_the_numbers(tmp_path, monkeypatch):
 
 
 def test_all_that_is_written(tmp_path):
-    class Experiment:
-        name = "mine"
-
-    table = write_experiment(Experiment(), results(), tmp_path)
+    table = write_experiment(results(), tmp_path)
     assert table == tmp_path / "table.md"
     assert {path.name for path in tmp_path.iterdir()} == {
         *("table.md", "results.json", "results.md", "report.html", "plots"),
     }
     (tmp_path / "plots/old.png").write_bytes(b"")
-    write_experiment(Experiment(), results(), tmp_path)
+    write_experiment(results(), tmp_path)
     assert not (tmp_path / "plots/old.png").exists()

@@ -58,7 +58,8 @@ def test_arms_times_seeds_are_commands_that_feed_each_other(tmp_path):
 
 def test_a_recipe_gives_flags_that_stage_and_arm_override(tmp_path):
     (tmp_path / "recipe.yaml").write_text(
-        "max_steps: 7\nlearning_rate: 4.0e-3\nsave_strategy: no\nseed: 9\noutput_dir: elsewhere\ntitle_column_name: t\n"
+        "max_steps: 7\nlearning_rate: 4.0e-3\nsave_strategy: no\nseed: 9\noutput_dir: elsewhere\n"
+        "title_column_name: t\n"
     )
     changed = stage_with("pretrain", recipe=str(tmp_path / "recipe.yaml"), title_column_name=None)
     del changed["stages"]["pretrain"]["max_steps"]
