@@ -85,6 +85,7 @@ setup(
         "modeling_gur",
         "modeling_retromae",
         "run_evaluation",
+        "run_experiments",
         "run_pretrain",
     ],
     packages=find_packages(include=["retrieval_pretraining", "retrieval_pretraining.*"]),
@@ -96,6 +97,7 @@ setup(
             "retromae-pretrain = run_pretrain:main",
             "retromae-mine-pairs = mine_pairs:main",
             "retromae-evaluate = run_evaluation:main",
+            "retromae-experiments = run_experiments:main",
             "retromae-export = export_model:main",
         ]
     },

@@ -8,11 +8,14 @@ the data or the code have changed is not looked at: remove the folder to have it
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -101,9 +104,14 @@ def run_jobs(
         jobs: all of the experiment: what others need is kept, and what `wanted` needs is among them.
         delete_weights: remove the weights of a trained model when all jobs that need it are done.
 
-    Ctrl-C stops the job in work and raises; the next call goes on with that job. Raises `InputError` for a folder that
-    is there but was not made by this function.
+    Ctrl-C or SIGTERM stops the job in work and raises; the next call goes on with that job. Raises `InputError` for a
+    folder that is there but was not made by this function.
     """
+    with _terminated_as_interrupted():
+        return _run_jobs(wanted, jobs, delete_weights, say)
+
+
+def _run_jobs(wanted: Sequence[Job], jobs: Sequence[Job], delete_weights: bool, say) -> Outcome:
     todo = jobs_to_run(wanted, jobs)
     by_folder = {job.folder: job for job in jobs}
     clock = _Clock(jobs, todo)
@@ -128,6 +136,23 @@ def run_jobs(
             say(f"    failed with status {status} after {seconds:.0f} s; the end of {_log(job)}:")
             say("".join(f"    | {line}" for line in _end_of(_log(job))).rstrip("\n"))
     return outcome
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM as Ctrl-C, so that no job is left running by itself; only in the main thread, where signals arrive."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number, frame):
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _run(job: Job, jobs: Mapping[Path, Job]) -> tuple[int, float]:

@@ -78,6 +78,7 @@ DOORS: dict[str, tuple[type, ...]] = {  # what can be set at them
 # What the tables need and logs do not, unless the file says something else.
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "run_pretrain.py": {"include_num_input_tokens_seen": "non_padding", "disable_tqdm": True, "save_strategy": "no"},
+    "run_finetune.py": {"disable_tqdm": True, "save_strategy": "no"},
     EVALUATION: {"save_query_scores": True},
 }
 _KEYS = ("title", "question", "seeds", "control", "model", "for", "stages", "arms", "plot")
@@ -128,10 +129,12 @@ class Experiment:
     runs: dict[str, dict[int, dict[str, Job]]]
 
     def control_of(self, arm: Arm) -> Arm | None:
-        """The arm that this one is compared with: `control` by its label, or by its name and with the same values
-        where both have one; None for the control itself."""
-        named = [other for other in self.arms if other.label == self.control]
-        named = named or [other for other in self.arms if other.name == self.control]
+        """The arm that this one is compared with: the one with the label `control`, or, of those with that name, the
+        one with the same values where both have one; None for the control itself."""
+        for other in self.arms:
+            if other.label == self.control:
+                return None if arm == other else other
+        named = [other for other in self.arms if other.name == self.control]
         if arm in named:
             return None
         for other in named:

@@ -128,9 +128,29 @@ def test_differences_are_paired_by_seed_and_query(place):
 
 
 def test_p_of_an_average_weighs_test_sets_alike(place):
-    results = results_of(place)
-    found = comparison(results, "average of retrieval", "long")
-    assert found["p_value_queries"] == paired_randomization_test([0.2 / 8] * 16, [0.0] * 16)
+    found = plan(place)
+    run_jobs(found.jobs, found.jobs, say=lambda message: None)
+    for arm, gains in (("short", [0.0] * 3), ("long", [0.3, -0.1, -0.1])):
+        for seed in (0, 1):  # the other set has 3 queries
+            file = found.runs[arm][seed]["evaluate"].folder / "query_scores.json"
+            scores = json.loads(file.read_text())
+            for dataset in ("other", "other (reranked BM25 100)"):
+                for metrics in scores[dataset].values():
+                    metrics["ndcg@10"] = {f"q{i}": 0.4 + gain for i, gain in enumerate(gains)}
+            file.write_text(json.dumps(scores))
+    run = found.runs["untouched"][0]["evaluate"].folder / "query_scores.json"
+    run.write_text((found.runs["short"][0]["evaluate"].folder / "query_scores.json").read_text())
+    scores = json.loads(run.read_text())
+    for systems in scores.values():
+        systems["start"] = systems.pop("pretrain")
+    run.write_text(json.dumps(scores))
+    one = comparison(collect_results(found), "average of retrieval", "long")
+    assert one["difference"] == pytest.approx((0.2 + 0.1 / 3) / 2)
+    weighted = [0.2 / 8] * 8 + [0.3 / 3, -0.1 / 3, -0.1 / 3]
+    assert one["p_value_queries"] == pytest.approx(paired_randomization_test(weighted, [0.0] * 11))
+    assert one["p_value_queries"] != pytest.approx(
+        paired_randomization_test([0.2] * 8 + [0.3, -0.1, -0.1], [0.0] * 11)
+    )
 
 
 def test_seeds_that_disagree_are_not_significant_however_many_queries(place):

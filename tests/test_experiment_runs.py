@@ -1,6 +1,9 @@
 """Jobs are run once, go on after a stop, and fail alone; with doors that take milliseconds."""
 
 import json
+import os
+import signal
+import time
 
 import pytest
 from experiment_doors import calls, experiment, write_doors, write_experiment_file
@@ -67,6 +70,38 @@ def test_a_later_stage_alone_is_run_again_when_only_it_has_changed(place):
     run(plan(place, stages=stages))
     assert {call.split()[0] for call in calls(place)[before:]} == {"run_evaluation"}
     assert len(calls(place)) == before + 5
+
+
+def test_a_stop_between_a_stage_and_the_next_leaves_nothing_old_behind(place):
+    run(plan(place, seeds=[0]))
+    stages = experiment()["stages"]
+    arms = experiment()["arms"]
+    arms["long"]["pretrain"]["max_steps"] = 301
+    changed = plan(place, arms=arms, stages=stages, seeds=[0])
+    trained, measured = changed.runs["long"][0].values()
+    run(changed, [trained])
+    by_folder = {job.folder: job for job in changed.jobs}
+    # The same command as before, but of another model.
+    assert is_done(trained, by_folder) and not is_done(measured, by_folder)
+    outcome, _ = run(changed)
+    assert outcome.done == 1 and calls(place)[-1] == "run_evaluation long/seed-0/evaluate"
+
+
+def test_sigterm_stops_the_job_too(place, monkeypatch):
+    found = plan(place, seeds=[0])
+    before = signal.getsignal(signal.SIGTERM)
+    original = experiment_runs.subprocess.Popen.wait
+
+    def wait(process, *args):
+        original(process, *args)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1)
+        return 0
+
+    monkeypatch.setattr(experiment_runs.subprocess.Popen, "wait", wait)
+    with pytest.raises(KeyboardInterrupt):
+        run(found)
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_failing_arm_is_told_and_the_others_go_on(place):

@@ -98,6 +98,31 @@ def test_for_makes_an_arm_of_each_value_where_it_is_used(tmp_path):
     assert controls["untouched"].label == "plain, steps 0"
 
 
+def test_a_control_with_a_value_is_that_of_all_others(tmp_path):
+    stages = experiment()["stages"]
+    stages["pretrain"]["max_steps"] = "{steps}"
+    found = plan(
+        tmp_path, stages=stages, arms={"plain": {}}, **{"for": {"steps": [1, 2]}, "control": "plain, steps 1"}
+    )
+    one, two = found.arms
+    assert found.control_of(two) is one and found.control_of(one) is None
+
+
+def test_mined_pairs_are_shared_by_what_is_trained_on_them(tmp_path):
+    mine = {"door": "mine_pairs.py", "train_file": ["{data}/one"], "strategy": "title", "seed": 1}
+    stages = {"mine": mine, **experiment()["stages"]}
+    stages["pretrain"]["train_file"] = ["{mine}/pairs.parquet"]
+    found = plan(tmp_path, stages=stages, arms={"short": {}, "long": {"pretrain": {"max_steps": 300}}})
+    mined = [job for job in found.jobs if job.stage == "mine"]
+    assert len(mined) == 1  # its seed is one for all
+    for jobs in (found.runs["short"][1], found.runs["long"][0]):
+        assert flag(jobs["pretrain"], "train_file") == [f"{mined[0].folder}/pairs.parquet"]
+        assert jobs["pretrain"].needs == (mined[0].folder,)
+        assert flag(jobs["pretrain"], "model_name_or_path") == ["start"]  # mining makes no model
+    with pytest.raises(InputError, match=r"short, pretrain has no {mine}"):
+        plan(tmp_path, stages=stages, arms={"short": {"mine": None}})
+
+
 def test_arms_share_what_is_the_same_and_a_list_fills_a_place(tmp_path):
     stages = experiment()["stages"]
     stages = {"pretrain": stages["pretrain"], "more": dict(stages["pretrain"]), "evaluate": stages["evaluate"]}
@@ -182,8 +207,10 @@ def test_the_plan_knows_the_flags_of_the_doors():
     assert set(experiments.DOORS["run_pretrain.py"]) == set(run_pretrain.ARGUMENTS)
     for door, module in (("mine_pairs.py", mine_pairs), ("run_evaluation.py", run_evaluation)):
         assert all(getattr(module, group.__name__) is group for group in experiments.DOORS[door])
-    for door, defaults in experiments._DEFAULTS.items():
-        assert defaults.keys() <= {entry.name for group in experiments.DOORS[door] for entry in fields(group)}
+    for door, groups in experiments.DOORS.items():
+        assert experiments._DEFAULTS.get(door, {}).keys() <= {
+            entry.name for group in groups for entry in fields(group)
+        }
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes/experiments").glob("*.yaml")), ids=lambda path: path.stem)
