@@ -176,7 +176,7 @@ def _run(job: Job, jobs: Mapping[Path, Job]) -> tuple[int, float]:
             process.wait()
             raise
     seconds = time.monotonic() - started
-    _write(job, {**record, "status": status, "finished": _now(), "seconds": round(seconds, 1)})
+    _write(job, {**record, "status": status, "finished": _now(), "seconds": round(seconds, 3)})
     return status, seconds
 
 
