@@ -40,10 +40,8 @@ def test_what_is_done_is_not_done_again(place):
     assert len(calls(place)) == 9 and calls(place)[0] == "run_evaluation untouched/seed-0/evaluate"
     assert "[1 of 9] untouched, seed 0: evaluate\n" in said and "[9 of 9] long, seed 1: evaluate (about" in said
     record = read_record(found.jobs[1])
-    assert (
-        record["status"] == 0 and record["command"].startswith("python run_pretrain.py --")
+    assert record["status"] == 0 and record["command"].startswith("python run_pretrain.py --")
     assert record["seconds"] > 0
-    )
     assert (place / "out/short/seed-0/pretrain.log").read_text() == "training\n"
     outcome, said = run(plan(place))
     assert (outcome.done, outcome.done_before, said) == (0, 9, "") and len(calls(place)) == 9
