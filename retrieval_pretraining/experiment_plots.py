@@ -18,7 +18,11 @@ from .results_file import metric_name, metric_order
 
 _ROW, _PANEL = 0.34, 3.1  # inches: height of a system, width of a panel
 _COLUMNS = 3  # panels side by side
-_UNITS = {"seconds": "seconds of training", "tokens": "tokens of training", "parameters": "parameters"}
+_UNITS = {  # of what was measured: how it is written, and what it is divided by
+    "seconds": ("seconds of training", 1),
+    "tokens": ("million tokens of training", 1e6),
+    "parameters": ("million parameters", 1e6),
+}
 
 
 def write_experiment_plots(folder: str | Path, results: dict[str, Any]) -> list[Path]:
@@ -121,10 +125,12 @@ def _curves(figure_class, results, metric: str, scores: Sequence[dict]):
     over = curve_axis(results)
     systems = {system["name"]: system for system in results["systems"]}
     ticks = [] if over in MEASURED else _values(results, over)
+    axis, divisor = _UNITS.get(over, (over, 1))
 
     def place(system: dict) -> float | None:
         if over in MEASURED:
-            return system.get(over) if system["kind"] != "bm25" else None
+            value = system.get(over) if system["kind"] != "bm25" else None
+            return None if value is None else value / divisor
         value = system.get("values", {}).get(over)
         return ticks.index(value) if value in ticks else None
 
@@ -144,12 +150,8 @@ def _curves(figure_class, results, metric: str, scores: Sequence[dict]):
             color, marker = styles[score["system"]]
             x = place(system)
             if x is None:
-                lines.setdefault(
-                    score["system"],
-                    panel.axhline(score["value"], color=color, linewidth=1.4, linestyle=(0, (4, 3)), zorder=1),
-                )
-                if lines[score["system"]].axes is not panel:
-                    panel.axhline(score["value"], color=color, linewidth=1.4, linestyle=(0, (4, 3)), zorder=1)
+                level = panel.axhline(score["value"], color=color, linewidth=1.4, linestyle=(0, (4, 3)), zorder=1)
+                lines.setdefault(score["system"], level)
             else:
                 curves.setdefault(_line_of(system, over), []).append((x, score))
         for name, points in curves.items():
@@ -166,7 +168,7 @@ def _curves(figure_class, results, metric: str, scores: Sequence[dict]):
         _dress(panel, re.sub(r" \(reranked .*\)$", ", reranked", dataset))
         if ticks:
             panel.set_xticks(range(len(ticks)), [f"{value:,g}" for value in ticks])
-        panel.set_xlabel(_UNITS.get(over, over), fontsize=10, color=_color("muted"))
+        panel.set_xlabel(axis, fontsize=10, color=_color("muted"))
         panel.grid(axis="y", color=_color("rule"), linewidth=0.8)
         panel.set_axisbelow(True)
     for panel in panels[len(datasets) :]:
@@ -180,7 +182,7 @@ def _curves(figure_class, results, metric: str, scores: Sequence[dict]):
         fontsize=10,
         labelcolor=_color("text"),
     )
-    _title(figure, f"{metric_name(metric)} over {_UNITS.get(over, over)}, 95 % interval over seeds and queries")
+    _title(figure, f"{metric_name(metric)} over {axis}, 95 % interval over seeds and queries")
     return figure
 
 

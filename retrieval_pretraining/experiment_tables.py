@@ -4,6 +4,7 @@ Input is what `experiment_results.py` makes.
 """
 
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +34,17 @@ def write_experiment(results: dict[str, Any], folder: str | Path) -> Path:
 
 
 def experiment_markdown(results: dict[str, Any]) -> str:
-    """Title, question, what each arm cost, a table for each metric, the differences to the control, the command."""
+    """Title, question, what each arm cost, the scores, the differences to the control, the command.
+
+    Of retrieval and reranking there is a table for each metric, of everything else one for each test set.
+    """
     about = results["experiment"]
     parts = [f"## {(results.get('created') or '')[:10]}: {about['title']}", about["question"]]
     parts += [f"Missing: {'; '.join(about['missing'])}."] if about["missing"] else []
     cost = cost_table(results)
     parts += [to_markdown(cost)] if cost.rows else []
-    for metric in sorted({score["metric"] for score in results["scores"]}, key=metric_order):
-        parts += [f"{metric_name(metric)}:", to_markdown(metric_table(results, metric))]
+    for title, columns in _tables(results):
+        parts += [f"{title}:", to_markdown(scores_table(results, columns))]
     parts.append(_notes(results))
     differences = difference_table(results)
     parts += [to_markdown(differences)] if differences.rows else []
@@ -60,31 +64,56 @@ def cost_table(results: dict[str, Any]) -> Table:
     return table
 
 
-def metric_table(results: dict[str, Any], metric: str) -> Table:
-    """Systems as rows, test sets and their averages as columns: the mean, its interval, and what is significant."""
-    scores = {(s["dataset"], s["system"]): s for s in results["scores"] if s["metric"] == metric}
-    datasets = [d["name"] for d in results["datasets"] if any(dataset == d["name"] for dataset, _ in scores)]
-    marks: dict[tuple[str, str], str] = {}
-    for c in results["comparisons"]:
-        if c["metric"] == metric and c["baseline"] != BM25 and is_significant(c, results):
-            marks[c["dataset"], c["system"]] = BETTER if c["difference"] > 0 else WORSE
-    table = Table(["arm", *map(column_name, datasets)], [False] + [True] * len(datasets))
-    best = {}
-    for dataset in datasets:
-        shown = [number(s["value"]) for (of, _), s in scores.items() if of == dataset and s["value"] is not None]
-        best[dataset] = max(shown, default="")
+def _tables(results: dict[str, Any]) -> Iterator[tuple[str, dict[str, tuple[str, str]]]]:
+    """The title of each table of scores, and its columns, for `scores_table`."""
+    measured = {(score["dataset"], score["metric"]) for score in results["scores"]}
+    kinds = {dataset["name"]: dataset["kind"] for dataset in results["datasets"]}
+    searched = [name for name, kind in kinds.items() if kind in ("retrieval", "reranking")]
+    for metric in sorted({metric for dataset, metric in measured if dataset in searched}, key=metric_order):
+        own = [name for name in searched if (name, metric) in measured]
+        yield metric_name(metric), {column_name(name): (name, metric) for name in own}
+    for name in (name for name in kinds if name not in searched):
+        metrics = [metric for dataset, metric in measured if dataset == name and "macro_f1" not in metric]
+        if metrics:
+            yield name, {metric_name(metric): (name, metric) for metric in sorted(metrics, key=_label_order)}
+
+
+def _label_order(metric: str) -> tuple:
+    """By the number of labels that were learned from: none, some, all."""
+    _, at, count = metric.partition("@")
+    return (0 if metric.startswith("zero_shot") else 1 if at else 2, int(count or 0), metric)
+
+
+def scores_table(results: dict[str, Any], columns: Mapping[str, tuple[str, str]]) -> Table:
+    """Systems as rows: the mean over seeds and queries, its interval, and what is significant.
+
+    `columns`: title -> (test set or average, metric).
+    """
+    scores = {((s["dataset"], s["metric"]), s["system"]): s for s in results["scores"] if s["value"] is not None}
+    marks = {
+        ((c["dataset"], c["metric"]), c["system"]): BETTER if c["difference"] > 0 else WORSE
+        for c in results["comparisons"]
+        if c["baseline"] != BM25 and is_significant(c, results)
+    }
+    best = {
+        place: max((number(score["value"]) for (of, _), score in scores.items() if of == place), default="")
+        for place in columns.values()
+    }
+    table = Table(["arm", *columns], [False] + [True] * len(columns))
     for system in results["systems"]:
-        own = [scores.get((dataset, system["name"])) for dataset in datasets]
-        if not any(own):
-            continue
         row = [Cell(system["name"])]
-        for dataset, score in zip(datasets, own, strict=True):
-            text = "–" if score is None else _short(number(score["value"]))
-            if score is not None and score.get("low") is not None:
+        for place in columns.values():
+            score = scores.get((place, system["name"]))
+            if score is None:
+                row.append(Cell("–"))
+                continue
+            text = _short(number(score["value"]))
+            if score.get("low") is not None:
                 text += f" ({_short(number(score['low']))}–{_short(number(score['high']))})"
-            is_best = score is not None and number(score["value"]) == best[dataset]
-            row.append(Cell(text, is_best, marks.get((dataset, system["name"]), "")))
-        table.rows.append(row)
+            is_best = number(score["value"]) == best[place]
+            row.append(Cell(text, is_best, marks.get((place, system["name"]), "")))
+        if any(cell.text != "–" for cell in row[1:]):
+            table.rows.append(row)
     return table
 
 
@@ -94,9 +123,9 @@ def column_name(dataset: str) -> str:
 
 
 def difference_table(results: dict[str, Any]) -> Table:
-    """Each arm minus its control: on the averages, or on each test set where there are none; not all metrics."""
-    averages = [d["name"] for d in results["datasets"] if "of" in d]
-    wanted = averages or [d["name"] for d in results["datasets"]]
+    """Each arm minus its control: on the averages, and on the test sets that are in none; not all metrics."""
+    averaged = {name for d in results["datasets"] for parts in d.get("of", []) for name in parts.split("; ")}
+    wanted = [d["name"] for d in results["datasets"] if d["name"] not in averaged]
     columns = ["arm", "minus", "on", "metric", "difference", "95 % interval", "p (Holm)", "better", "worse"]
     table = Table(columns, [False] * 4 + [True] * 5)
     for c in results["comparisons"]:

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from retrieval_pretraining.experiment_plots import curve_axis, write_experiment_plots
-from retrieval_pretraining.experiment_tables import cost_table, experiment_markdown, metric_table, write_experiment
+from retrieval_pretraining.experiment_tables import cost_table, experiment_markdown, scores_table, write_experiment
 from retrieval_pretraining.results_file import validate_results
 
 pytest.importorskip("matplotlib")
@@ -82,14 +82,35 @@ def test_one_seed_and_missing_runs_are_confessed():
 def test_tables_have_a_row_for_all_that_was_measured():
     found = results()
     assert [row[0].text for row in cost_table(found).rows] == [s["name"] for s in found["systems"][1:]]
-    table = metric_table(found, "ndcg@10")
-    assert table.columns == ["arm", "scifact", "cranfield", "average of retrieval"]
+    columns = {name: (name, "ndcg@10") for name in ("scifact", "cranfield", "average of retrieval")}
+    table = scores_table(found, columns)
+    assert table.columns == ["arm", *columns]
     assert [row[0].text for row in table.rows] == [s["name"] for s in found["systems"]]
     found["datasets"][1]["name"] = "scifact (reranked BM25 100)"
     for records in (found["scores"], found["comparisons"]):
         for record in records:
             record["dataset"] = record["dataset"].replace("cranfield", "scifact (reranked BM25 100)")
-    assert metric_table(found, "ndcg@10").columns[2] == "scifact, reranked"
+    assert re.search(r"scifact, reranked \| +average of retrieval \|", experiment_markdown(found))
+
+
+def test_classification_is_a_table_by_the_number_of_labels():
+    found = results()
+    found["datasets"].append({"name": "topics", "kind": "classification"})
+    for place, metric in enumerate(("accuracy", "accuracy@100", "accuracy@10", "zero_shot_accuracy", "macro_f1@10")):
+        row = {"dataset": "topics", "system": "deep, pairs 0", "metric": metric, "value": place / 10}
+        found["scores"].append(row)
+    text = experiment_markdown(validate_results(found))
+    table = text[text.index("topics:") :].splitlines()[2:5]
+    assert [cell.strip() for cell in table[0].split("|")[2:-1]] == [
+        *("zero-shot accuracy", "accuracy, 10 a class", "accuracy, 100 a class", "accuracy"),
+    ]
+    assert [cell.strip(" *") for cell in table[2].split("|")[1:-1]] == [
+        "deep, pairs 0",
+        ".300",
+        ".200",
+        ".100",
+        ".000",
+    ]
 
 
 def test_a_curve_is_drawn_where_arms_differ_in_a_number(tmp_path):
