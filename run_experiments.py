@@ -3,7 +3,7 @@
     python run_experiments.py recipes/experiments/retromae_en.yaml --data_dir my_data
     python run_experiments.py recipes/experiments/*.yaml --data_dir my_data           # one after the other
     python run_experiments.py recipes/experiments/retromae_en.yaml --data_dir my_data --dry_run          # the commands
-    python run_experiments.py recipes/experiments/retromae_en.yaml --data_dir my_data --arms mlm retromae --seeds 0
+    python run_experiments.py recipes/experiments/retromae_en.yaml --data_dir my_data --arms retromae dupmae --seeds 0
     python run_experiments.py recipes/experiments/retromae_en.yaml --data_dir my_data --only_tables
 
 The file of an experiment says what its arms are, `retrieval_pretraining/experiments.py` how it is written. Each run is

@@ -121,7 +121,8 @@ def _intervals(figure_class, results, metric: str, scores: Sequence[dict]):
 
 
 def _curves(figure_class, results, metric: str, scores: Sequence[dict]):
-    """A panel a test set, a line for the arms of one name: the metric over a number. Others are level lines."""
+    """A panel a test set, a line for the arms of one name: the metric over a number. What has no number at all, such
+    as the control, is a level line; arms that differ in something else are left out."""
     over = curve_axis(results)
     systems = {system["name"]: system for system in results["systems"]}
     ticks = [] if over in MEASURED else _values(results, over)
@@ -149,6 +150,8 @@ def _curves(figure_class, results, metric: str, scores: Sequence[dict]):
             system = systems[score["system"]]
             color, marker = styles[score["system"]]
             x = place(system)
+            if x is None and system.get("values"):
+                continue
             if x is None:
                 level = panel.axhline(score["value"], color=color, linewidth=1.4, linestyle=(0, (4, 3)), zorder=1)
                 lines.setdefault(score["system"], level)

@@ -167,6 +167,17 @@ def test_the_plots_show_the_numbers(tmp_path, monkeypatch):
     assert [text.get_text() for text in curves.legends[0].get_texts()] == ["BM25", "flat", "deep"]
 
 
+def test_a_curve_leaves_out_arms_that_differ_in_something_else(tmp_path, monkeypatch):
+    figures = Recorder.recording(monkeypatch)
+    found = results(plot="pairs")
+    found["systems"][2]["values"] = {"rate": 0.1}
+    write_experiment_plots(tmp_path, found)
+    shown = [text.get_text() for text in figures[1].legends[0].get_texts()]
+    assert shown == ["BM25", "flat", "deep"]
+    lines = [line for line in figures[1].axes[0].lines if line.get_marker() == "o"]
+    assert sorted(len(line.get_xdata()) for line in lines) == [1, 2]
+
+
 def test_all_that_is_written(tmp_path):
     table = write_experiment(results(), tmp_path)
     assert table == tmp_path / "table.md"
