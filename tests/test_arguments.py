@@ -42,7 +42,7 @@ def test_tokens_are_counted_as_the_command_line_says(tmp_path):
     (counted,) = parse_arguments([PretrainingArguments], [*words, "non_padding"])
     assert counted.include_num_input_tokens_seen == "non_padding"
     assert parse_arguments([PretrainingArguments], words[:2])[0].include_num_input_tokens_seen == "no"
-    with pytest.raises(InputError, match="include_num_input_tokens_seen.*invalid choice: 'some'"):
+    with pytest.raises(InputError, match=r"include_num_input_tokens_seen.*invalid choice: 'some'"):
         parse_arguments([PretrainingArguments], [*words, "some"])
 
 

@@ -225,3 +225,14 @@ def test_the_experiments_of_the_project_are_whole(path, monkeypatch):
         assert "--load_best_model_at_end" not in job.flags
     listed = (path.parent / "README.md").read_text(encoding="utf-8")
     assert f"`{path.name}`" in listed
+
+
+def test_the_example_of_the_form_is_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    path = tmp_path / "example.yaml"
+    path.write_text(experiments.__doc__.split("```yaml\n")[1].split("```")[0], encoding="utf-8")
+    found = read_experiment(path, data_dir=["data"], output_dir="out")
+    labels = [arm.label for arm in found.arms]
+    assert labels == ["untouched", "mlm", "retromae, rate 0.3", "retromae, rate 0.5"]
+    assert flag(found.runs[labels[3]][2]["pretrain"], "encoder_mlm_probability") == ["0.5"]
+    assert found.plot == "rate" and len(found.jobs) == 1 + 3 * 3 * 2
