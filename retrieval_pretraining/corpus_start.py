@@ -35,6 +35,7 @@ def corpus_start(
     seed: int = 0,
     max_tokens: int = 20_000_000,
     show_progress: bool = True,
+    **embedding: float,
 ) -> dict[str, float | int | bool | str]:
     """Start a new `model` from statistics of its training text, in place.
 
@@ -45,6 +46,7 @@ def corpus_start(
         sequences: token ids of the passages, special tokens included; gone through twice, so not a generator.
         special_ids: tokens that carry no meaning: left out of all statistics.
         max_tokens: of a longer text every n-th passage is used for the embeddings; all of it for the frequencies.
+        embedding: further arguments of `cooccurrence_embeddings`.
 
     Returns: `tokens`, `tokens_used` (without special tokens), `vocabulary_seen` (a share), `wired`, `summary` (one
     sentence for the screen) and `seconds`.
@@ -68,6 +70,7 @@ def corpus_start(
         seed=seed,
         standard_deviation=_deviation(getattr(model, "config", None)),
         show_progress=show_progress,
+        **embedding,
     )
     with torch.no_grad():
         table.copy_(torch.from_numpy(embeddings))
@@ -187,6 +190,7 @@ def cooccurrence_embeddings(
     context_power: float = 0.75,
     singular_value_power: float = 0.0,
     frequency_power: float = 0.5,
+    identity_share: float = 0.0,
     excluded_ids: Iterable[int] = (),
     seed: int = 0,
     standard_deviation: float = 0.02,
@@ -195,21 +199,29 @@ def cooccurrence_embeddings(
     r"""Token vectors from the factorised co-occurrence matrix of the text.
 
     With P the `positive_pmi` matrix of `cooccurrence_counts` and D the diagonal of the tokens' pair totals,
-    D^f P ~ U S V^T is truncated to `hidden_size`, and a token's vector is its row of U S^p, where f is
-    `frequency_power` and p `singular_value_power`. Rows are normalised, turned by a random orthogonal matrix (so that
-    no coordinate, hence no attention head, is special), and scaled so that an element deviates by
-    `standard_deviation`. With p = 0, best in trials, `hidden_size` should be well below the number of tokens: at that
-    number all rows are orthogonal.
+    D^f P ~ U S V^T is truncated, and a token's vector is its row of U S^p, where f is `frequency_power` and p
+    `singular_value_power`, normalised. With p = 0, best for few dimensions, their number should be well below that of
+    the tokens: at that number all rows are orthogonal.
+
+    These rows say what company a token keeps. The share `identity_share` of the dimensions says which token it is: a
+    random direction, of the same length. A sum of such vectors then still tells a word from its neighbours in meaning,
+    as BM25 does, up to noise that falls with the number of dimensions (Johnson and Lindenstrauss 1984; random
+    indexing: Kanerva, Kristofersson and Holst 2000). For it the company has fewer dimensions.
+
+    All rows are turned by a random orthogonal matrix (so that no coordinate, hence no attention head, is special), and
+    scaled so that an element deviates by `standard_deviation`.
 
     Factorised PMI as embeddings: Levy and Goldberg (2014), "Neural word embedding as implicit matrix factorization",
     NeurIPS. Context smoothing and the power of the singular values: Levy, Goldberg and Dagan (2015), "Improving
-    distributional similarity with lessons learned from word embeddings", TACL 3. D^f is ours: it spends the few
-    dimensions on the tokens that texts are made of.
+    distributional similarity with lessons learned from word embeddings", TACL 3. D^f and the two halves are ours: D^f
+    spends the few dimensions on the tokens that texts are made of.
 
     Tokens never seen and excluded tokens get random rows, half the size of the others.
 
-    Returns: float32 [vocab_size, hidden_size]
+    Returns: float32 [vocab_size, hidden_size]. Raises `ValueError` for an `identity_share` outside [0, 1).
     """
+    if not 0.0 <= identity_share < 1.0:
+        raise ValueError(f"identity_share is 0 or more and below 1, not {identity_share}.")
     rng = np.random.default_rng(seed)
     embeddings = rng.standard_normal((vocab_size, hidden_size)) * RANDOM_ROW_SCALE * standard_deviation
     pairs = cooccurrence_counts(
@@ -222,14 +234,20 @@ def cooccurrence_embeddings(
     )
     information = positive_pmi(pairs, context_power=context_power)
     weights = np.asarray(pairs.sum(axis=1)).ravel() ** frequency_power
-    left, singular_values = _truncated_svd(sparse.diags(weights.astype(np.float32)) @ information, hidden_size, rng)
+    dimensions = hidden_size - round(identity_share * hidden_size)  # of the company
+    left, singular_values = _truncated_svd(sparse.diags(weights.astype(np.float32)) @ information, dimensions, rng)
     # A direction of rank zero would be noise, however small its power made it.
     useful = singular_values > 1e-5 * max(singular_values.max(initial=0), 1e-12)
     rows = left[:, useful] * singular_values[useful] ** singular_value_power
     norms = np.linalg.norm(rows, axis=1)
     seen = norms > 1e-6 * norms.max(initial=1e-12)
-    rotation = np.linalg.qr(rng.standard_normal((hidden_size, hidden_size)))[0][: rows.shape[1]]
-    embeddings[seen] = rows[seen] / norms[seen, None] @ rotation * standard_deviation * np.sqrt(hidden_size)
+    rows = rows[seen] / norms[seen, None]
+    rotation = np.linalg.qr(rng.standard_normal((hidden_size, hidden_size)))[0]
+    if dimensions < hidden_size:
+        identity = rng.standard_normal((len(rows), hidden_size - dimensions))
+        identity /= np.linalg.norm(identity, axis=1, keepdims=True)
+        rows = np.concatenate([rows, identity], axis=1) / np.sqrt(2.0)
+    embeddings[seen] = rows @ rotation[: rows.shape[1]] * standard_deviation * np.sqrt(hidden_size)
     return embeddings.astype(np.float32)
 
 

@@ -17,6 +17,11 @@ from retrieval_pretraining.corpus_start import corpus_start
 from retrieval_pretraining.decoder_start import can_start, start_decoder
 
 
+# Half of the dimensions say which token it is: the sentence vector is a sum of them. Chosen on development queries
+# (docs/experiments.md).
+EMBEDDING = {"identity_share": 0.5, "singular_value_power": 0.25}
+
+
 @torch.no_grad()
 def identity_projection(projection: nn.Module, *, noise: float = 0.02, seed: int = 0):
     """Lets a projection start as the identity: `relu(x) - relu(-x) = x`, by `W_in = [I; -I]` and `W_o = [I, -I]`.
@@ -85,7 +90,8 @@ def start_gur(
     (`decoder_start.py`), where it can be. The projection stays as it is (`identity_projection`).
     """
     special_ids = [token for token in special_ids if token < model.config.vocab_size]
-    report = corpus_start(model, sequences, special_ids=special_ids, seed=seed, show_progress=show_progress)
+    options = {"special_ids": special_ids, "seed": seed, "show_progress": show_progress}
+    report = corpus_start(model, sequences, **options, **EMBEDDING)
     quiet_layers(model)
     if model.config.pooling == "weighted_mean":
         model.set_token_weights(

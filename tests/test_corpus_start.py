@@ -202,6 +202,23 @@ def test_rows_span_the_leading_directions_of_the_weighted_matrix():
     np.testing.assert_allclose(rows @ rows.T, exact @ exact.T, atol=1e-2)
 
 
+def test_the_identity_share_is_a_direction_of_its_own_for_each_token_beside_its_company():
+    company = toy_embeddings(hidden_size=3)[5:95]
+    both = toy_embeddings(hidden_size=5, identity_share=0.4)[5:95]
+    cosines, of_both = (rows @ rows.T / np.sum(rows**2, axis=1).mean() for rows in (company, both))
+    # Half of each cosine is the company's; the other half is that of unit vectors in the 2 other dimensions.
+    identity = 2.0 * of_both - cosines
+    np.testing.assert_allclose(np.diag(identity), 1.0, atol=1e-2)
+    eigenvalues = np.sort(np.linalg.eigvalsh(identity))[::-1]
+    assert eigenvalues[1] > 10.0 and np.abs(eigenvalues[2:]).max() < 1.0, eigenvalues[:4]
+    assert len(np.unique(np.round(identity[0], 3))) > 60  # not one direction for all
+
+
+def test_an_identity_share_that_leaves_nothing_for_the_company_is_refused():
+    with pytest.raises(ValueError, match="identity_share is 0 or more and below 1, not 1.0"):
+        toy_embeddings(identity_share=1.0)
+
+
 # Models
 
 
