@@ -33,7 +33,6 @@ from transformers import set_seed
 
 from retrieval_pretraining.added_terms import read_terms
 from retrieval_pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments, parse_arguments
-from retrieval_pretraining.bm25 import bm25_run
 from retrieval_pretraining.card_arguments import CardArguments
 from retrieval_pretraining.cleaning_settings import CleaningSettings
 from retrieval_pretraining.co2 import CO2Tracker
@@ -46,11 +45,12 @@ from retrieval_pretraining.mixing import mix
 from retrieval_pretraining.model_card import model_card
 from retrieval_pretraining.objectives import OBJECTIVES, Run
 from retrieval_pretraining.retrieval_evaluation import (
+    bm25_beside,
     evaluate_retrieval,
     format_table,
     load_retrieval_data,
     retrieval_metrics,
-    sample,
+    training_sample,
 )
 from retrieval_pretraining.run_folder import (
     changed_settings,
@@ -66,8 +66,6 @@ from retrieval_pretraining.trainer import NonFiniteLossError, SaveOnSignal
 
 ARGUMENTS = [ModelArguments, DataArguments, PretrainingArguments, GURArguments, MiningSettings, CleaningSettings]
 ARGUMENTS += [CardArguments]
-
-BM25_DOCUMENTS = 100_000  # of so many or fewer it takes seconds
 
 
 def say(args: PretrainingArguments, message: str):
@@ -307,22 +305,11 @@ def _mix_in(objective, examples, tokenizer, length: int, data: DataArguments, ar
 
 
 def _retrieval_sample(retrieval, data: DataArguments, args: PretrainingArguments):
-    """What is searched at the evaluations during training, where time counts."""
+    """What is searched at the evaluations during training."""
     if retrieval is None or args.eval_strategy == "no":
         return retrieval
-    part = sample(
-        retrieval,
-        max_queries=data.eval_retrieval_max_queries or None,
-        max_documents=data.eval_retrieval_max_documents or None,
-        seed=args.seed,
-    )
-    if len(part.corpus_ids) < len(retrieval.corpus_ids) or len(part.query_ids) < len(retrieval.query_ids):
-        say(
-            args,
-            f"retrieval during training: {len(part.query_ids):,} of {len(retrieval.query_ids):,} queries in "
-            f"{len(part.corpus_ids):,} of {len(retrieval.corpus_ids):,} documents, which is easier than in all",
-        )
-    return part
+    limits = {"max_queries": data.eval_retrieval_max_queries, "max_documents": data.eval_retrieval_max_documents}
+    return training_sample(retrieval, **limits, seed=args.seed, say=functools.partial(say, args))
 
 
 def _retrieve(objective, model, tokenizer, retrieval, length: int, args: PretrainingArguments) -> dict[str, float]:
@@ -338,14 +325,8 @@ def _retrieve(objective, model, tokenizer, retrieval, length: int, args: Pretrai
 
 
 def _bm25(retrieval, args: PretrainingArguments) -> dict[str, float] | None:
-    """What the scores stand beside, where it is cheap and installed."""
-    if args.process_index != 0 or len(retrieval.corpus_ids) > BM25_DOCUMENTS:
-        return None
-    try:
-        return retrieval_metrics(bm25_run(retrieval, top_k=100), retrieval.qrels)
-    except InputError as error:
-        say(args, f"without BM25: {error}")
-        return None
+    run = bm25_beside(retrieval, functools.partial(say, args)) if args.process_index == 0 else None
+    return None if run is None else retrieval_metrics(run, retrieval.qrels)
 
 
 def main(arguments: list[str] | None = None) -> int:
