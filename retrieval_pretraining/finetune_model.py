@@ -33,8 +33,8 @@ def load_trainable(
 ) -> SentenceTransformersEncoder:
     """The model on the CPU, with the prompts of its own; every weight is that of the checkpoint.
 
-    `pooling` and `max_seq_length` are by default what the checkpoint says, see `systems.load_encoder`. A GUR model with
-    a head that is no layer of sentence-transformers keeps its code, which version 6 can run. `InputError` as
+    `pooling` and `max_seq_length` are by default what the checkpoint says, see `systems.load_encoder`. A GUR model
+    with a head that is no layer of sentence-transformers keeps its code, which version 6 can run. `InputError` as
     `load_encoder`, and for a model that cannot be trained in this form.
     """
     sentence_transformers = import_extra("sentence_transformers", "sentence-transformers")

@@ -3,8 +3,6 @@
 Importing this room needs sentence-transformers (extra `sentence-transformers`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
