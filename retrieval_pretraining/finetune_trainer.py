@@ -135,6 +135,10 @@ class FinetuningTrainer(HubPushes, _library.SentenceTransformerTrainer):
                 + (f"; the last good checkpoint is {checkpoint}" if checkpoint else "")
                 + ". Start again with a lower --learning_rate or a higher --temperature."
             )
+        # Under the name that it has everywhere in this project.
+        logs |= {
+            name.replace("loss", "contrastive_loss"): logs[name] for name in ("loss", "train_loss") if name in logs
+        }
         super().log(logs, start_time)
 
     def _save(self, output_dir: str | None = None, state_dict=None):

@@ -23,11 +23,11 @@ _MODEL = (
 )
 _FOLDERS = {
     **{name: _MODEL for name in ("encoder", "backbone")},
-    **{name: ("config.json",) for name in ("1_Pooling", "2_Normalize")},
     "onnx": ("*.onnx", "*.onnx.data", "*.onnx_data", "*.json"),
     ".eval_results": ("*.yaml",),
     "images": ("losses.png", "retrieval.png"),  # of the card
 }
+_MODULE = ("*.json", "*.safetensors")  # a layer of sentence-transformers in a folder of its own
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 _ARGUMENTS = ("training_args.json", "training_args.bin")  # of one machine: paths, host names
 _WEIGHTS = ("model*.safetensors", "model.safetensors.index.json")
@@ -40,7 +40,7 @@ def model_files(folder: str | Path) -> Files:
     """
     folder = Path(folder)
     files: Files = {}
-    for place, names in {"": _MODEL, **_FOLDERS}.items():
+    for place, names in {"": _MODEL, **_module_folders(folder), **_FOLDERS}.items():
         for path in sorted((folder / place).glob("*")):
             wanted = any(fnmatchcase(path.name, name) for name in names)
             if wanted and path.is_file() and path.suffix not in _PICKLES:
@@ -51,6 +51,20 @@ def model_files(folder: str | Path) -> Files:
     files |= _code_files(folder)
     _check_weights(folder)
     return files
+
+
+def _module_folders(folder: Path) -> dict[str, tuple[str, ...]]:
+    """Those that `modules.json` names, and what of them goes to the Hub."""
+    path = folder / "modules.json"
+    if not path.is_file():
+        return {}
+    places = [str(module.get("path", "")) for module in json.loads(path.read_text(encoding="utf-8"))]
+    for place in filter(None, places):
+        if not re.fullmatch(r"\w+", place):
+            raise InputError(f"{path} names {place!r}, which is no folder beside it; save the model anew.")
+        if not (folder / place).is_dir() and not place.endswith("_Normalize"):  # which has no settings
+            raise InputError(f"{folder} has no {place}, which its modules.json needs; save the model anew.")
+    return {place: _MODULE for place in filter(None, places)}
 
 
 def checkpoint_files(folder: str | Path, place: str) -> Files:
