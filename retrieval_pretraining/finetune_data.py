@@ -106,7 +106,8 @@ def load_training_data(
         options = {name: source[name] for name in _READING if name in source}
         counts = CorpusCounts()
         parts = [_judged_rows(data) for data in judged]
-        parts += [_file_rows(file, layout, options, counts) for file in files]
+        layouts = [layout] if layout is not None else LAYOUTS
+        parts += [_file_rows(file, _layout_of_file(file, layouts, options), options, counts) for file in files]
         rows = itertools.chain.from_iterable(parts)
         state = [[_folder_state(folder, source) for folder in folders], [file_state(file) for file in files], options]
         said = ", ".join([f"judged in {data.name}" for data in judged] + [plural(len(files), "file")] * bool(files))
@@ -157,8 +158,7 @@ def _judged_rows(data: RetrievalData) -> Iterator[_Row]:
         yield _Row(query, positives, [text for text, grade in grades.items() if grade <= 0])
 
 
-def _file_rows(path: AnyFile, layout: Layout | None, options: dict, counts: CorpusCounts) -> Iterator[_Row]:
-    layout = layout or _layout_of_file(path, options)
+def _file_rows(path: AnyFile, layout: Layout, options: dict, counts: CorpusCounts) -> Iterator[_Row]:
     file = _source_file(path, options, counts, optional=layout.columns[2:])
     for place, values in READERS[file.kind](file, layout.columns):
         row = _row(values, layout)
@@ -170,19 +170,18 @@ def _file_rows(path: AnyFile, layout: Layout | None, options: dict, counts: Corp
         logger.warning("%s: %s", path, f"{counts.bad:,} bad rows were skipped: {counts.where_bad()}")
 
 
-def _layout_of_file(path: AnyFile, options: dict) -> Layout:
-    """The first layout that one of the first rows has; `InputError` with the columns that are there."""
-    wanted = list(dict.fromkeys(name for layout in LAYOUTS for name in (layout.query, layout.positive)))
+def _layout_of_file(path: AnyFile, layouts: Sequence[Layout], options: dict) -> Layout:
+    """The first layout whose columns the first rows have; `InputError` with the columns that are there."""
+    wanted = list(dict.fromkeys(name for layout in layouts for name in (layout.query, layout.positive)))
     file = _source_file(path, options, CorpusCounts(), optional=wanted)
     rows = itertools.islice(READERS[file.kind](file, wanted), _ROWS_LOOKED_AT)
     present = {name for _, values in rows for name, value in zip(wanted, values, strict=True) if value is not None}
-    for layout in LAYOUTS:
+    for layout in layouts:
         if {layout.query, layout.positive} <= present:
             return layout
     # The reader knows the columns that are there, and says so.
-    query = next((layout.query for layout in LAYOUTS if layout.query in present), LAYOUTS[0].query)
-    missing = next(layout.positive for layout in LAYOUTS if layout.query == query)
-    for _ in READERS[file.kind](_source_file(path, options, CorpusCounts()), [query, missing]):
+    nearest = next((layout for layout in layouts if layout.query in present), layouts[0])
+    for _ in READERS[file.kind](_source_file(path, options, CorpusCounts()), [nearest.query, nearest.positive]):
         pass
     raise InputError(f"{path}: no row has both a query and a text that answers it; {ADVICE}")
 

@@ -3,6 +3,7 @@
 Importing this room needs sentence-transformers (extra `sentence-transformers`).
 """
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -66,6 +67,9 @@ class RetrievalEvaluator(_evaluation.SentenceEvaluator):
         self.primary_metric = "retrieval_ndcg@10"
 
     def __call__(self, model, output_path: str | None = None, epoch: int = -1, steps: int = -1) -> dict[str, float]:
+        if output_path is not None:
+            with contextlib.suppress(OSError):
+                Path(output_path).rmdir()  # made for files, of which there are none
         run = retrieval_run(self.encoder, self.data, progress=False)
         return {f"retrieval_{name}": value for name, value in retrieval_metrics(run, self.data.qrels).items()}
 
