@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 
 from retrieval_pretraining.arguments import PretrainingArguments, _help
 from retrieval_pretraining.errors import InputError
@@ -143,7 +143,7 @@ class FinetuningTrainer(HubPushes, _library.SentenceTransformerTrainer):
         logs |= {
             name.replace("loss", "contrastive_loss"): logs[name] for name in ("loss", "train_loss") if name in logs
         }
-        super().log(logs, start_time)
+        Trainer.log(self, logs, start_time)  # that of sentence-transformers 5.2 fails with transformers 5.17
 
     def _save(self, output_dir: str | None = None, state_dict=None):
         """The whole folder, with the tokenizer; no pickle, and not the library's card."""

@@ -1,5 +1,7 @@
 """Hard negatives against a brute force that knows nothing of keys, windows or searches but what a few loops say."""
 
+import zlib
+
 import numpy as np
 import pytest
 
@@ -25,13 +27,15 @@ def cache(tmp_path, monkeypatch):
 
 
 class ToyEncoder:
-    """Vectors of length 1 that count the words of a text; the prompt of a query is a word."""
+    """Vectors of length 1 of the words of a text, and of a little noise, so that no two texts are equally near."""
 
     def __init__(self, query_prompt: str = ""):
         self.query_prompt = query_prompt
 
     def encode_documents(self, texts, progress=None):
-        vectors = np.array([[text.split().count(word) + 0.01 for word in WORDS] for text in texts], dtype=np.float32)
+        noise = [np.random.default_rng(zlib.crc32(text.encode())).random(len(WORDS)) for text in texts]
+        vectors = np.array([[text.split().count(word) for word in WORDS] for text in texts]) + 0.1 * np.array(noise)
+        vectors = vectors.astype(np.float32)
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
     def encode_queries(self, texts, progress=None):
