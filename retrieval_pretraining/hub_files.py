@@ -40,7 +40,8 @@ def model_files(folder: str | Path) -> Files:
     """
     folder = Path(folder)
     files: Files = {}
-    for place, names in {"": _MODEL, **_module_folders(folder), **_FOLDERS}.items():
+    layers = {place: _MODULE for inner in ("", "encoder") for place in _layer_folders(folder, inner)}
+    for place, names in {"": _MODEL, **layers, **_FOLDERS}.items():
         for path in sorted((folder / place).glob("*")):
             wanted = any(fnmatchcase(path.name, name) for name in names)
             if wanted and path.is_file() and path.suffix not in _PICKLES:
@@ -53,18 +54,18 @@ def model_files(folder: str | Path) -> Files:
     return files
 
 
-def _module_folders(folder: Path) -> dict[str, tuple[str, ...]]:
-    """Those that `modules.json` names, and what of them goes to the Hub."""
-    path = folder / "modules.json"
+def _layer_folders(folder: Path, inner: str) -> list[str]:
+    """The folders that the `modules.json` of a model, or of the one inside it, names."""
+    path = folder / inner / "modules.json"
     if not path.is_file():
-        return {}
+        return []
     places = [str(module.get("path", "")) for module in json.loads(path.read_text(encoding="utf-8"))]
     for place in filter(None, places):
         if not re.fullmatch(r"\w+", place):
             raise InputError(f"{path} names {place!r}, which is no folder beside it; save the model anew.")
-        if not (folder / place).is_dir() and not place.endswith("_Normalize"):  # which has no settings
-            raise InputError(f"{folder} has no {place}, which its modules.json needs; save the model anew.")
-    return {place: _MODULE for place in filter(None, places)}
+        if not (path.parent / place).is_dir() and not place.endswith("_Normalize"):  # which has no settings
+            raise InputError(f"{path.parent} has no {place}, which its modules.json needs; save the model anew.")
+    return [f"{inner}/{place}" if inner else place for place in filter(None, places)]
 
 
 def checkpoint_files(folder: str | Path, place: str) -> Files:
