@@ -85,6 +85,7 @@ setup(
         "modeling_gur",
         "modeling_retromae",
         "run_evaluation",
+        "run_finetune",
         "run_pretrain",
     ],
     packages=find_packages(include=["retrieval_pretraining", "retrieval_pretraining.*"]),
@@ -94,6 +95,7 @@ setup(
     entry_points={
         "console_scripts": [
             "retromae-pretrain = run_pretrain:main",
+            "retromae-finetune = run_finetune:main",
             "retromae-mine-pairs = mine_pairs:main",
             "retromae-evaluate = run_evaluation:main",
             "retromae-export = export_model:main",
