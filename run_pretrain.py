@@ -22,13 +22,10 @@ GUR) is a plain model of the backbone's own class, for everything else. `--help`
 
 import functools
 import json
-import os
-import signal
 import sys
 import time
 from pathlib import Path
 
-import torch
 from transformers import set_seed
 
 from retrieval_pretraining.added_terms import read_terms
@@ -36,8 +33,8 @@ from retrieval_pretraining.arguments import DataArguments, ModelArguments, Pretr
 from retrieval_pretraining.card_arguments import CardArguments
 from retrieval_pretraining.cleaning_settings import CleaningSettings
 from retrieval_pretraining.co2 import CO2Tracker
-from retrieval_pretraining.door import report_push_error
-from retrieval_pretraining.errors import InputError, PushError
+from retrieval_pretraining.door import exit_status
+from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.gur_arguments import GURArguments
 from retrieval_pretraining.hub_pushes import open_for_arguments
 from retrieval_pretraining.mining_settings import MiningSettings
@@ -331,23 +328,7 @@ def _bm25(retrieval, args: PretrainingArguments) -> dict[str, float] | None:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line: returns the exit status."""
-    try:
-        run(*parse_arguments(ARGUMENTS, arguments))
-    except (InputError, NonFiniteLossError) as error:
-        # A mistake is made by all processes alike; a loss goes bad in one of them.
-        if isinstance(error, NonFiniteLossError) or os.environ.get("RANK", "0") == "0":
-            print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, InputError) else 1
-    except PushError as error:
-        report_push_error(error)
-        return 1
-    except KeyboardInterrupt:
-        print("\nStopped.", file=sys.stderr)
-        return 128 + signal.SIGINT
-    finally:
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
-    return 0
+    return exit_status(lambda: run(*parse_arguments(ARGUMENTS, arguments)), failures=(NonFiniteLossError,))
 
 
 if __name__ == "__main__":
