@@ -8,12 +8,13 @@ encoder.encode_queries(["a query"])       # its vectors, as the evaluations take
 from __future__ import annotations
 
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
 
 from retrieval_pretraining.errors import InputError
-from retrieval_pretraining.export import write_sentence_vector_files
+from retrieval_pretraining.export import write_sentence_transformers_files, write_sentence_vector_files
 from retrieval_pretraining.extras import import_extra, sentence_transformers_part
 from retrieval_pretraining.gur_export import why_no_plain_layers, write_plain_layers
 from retrieval_pretraining.model_export import check_same_vectors
@@ -30,12 +31,14 @@ def load_trainable(
     pooling: str | None = None,
     max_seq_length: int | None = None,
     batch_size: int = 64,
+    staging: Path | None = None,
 ) -> SentenceTransformersEncoder:
     """The model on the CPU, with the prompts of its own; every weight is that of the checkpoint.
 
     `pooling` and `max_seq_length` are by default what the checkpoint says, see `systems.load_encoder`. A GUR model
     with a head that is no layer of sentence-transformers keeps its code, which version 6 can run. `InputError` as
-    `load_encoder`, and for a model that cannot be trained in this form.
+    `load_encoder`, and for a model that cannot be trained in this form. `staging` is a folder that the model goes
+    through: of several processes only the first one can write it, so it comes first, and the others find it there.
     """
     sentence_transformers = import_extra("sentence_transformers", "sentence-transformers")
     options = {"revision": revision, "pooling": pooling, "max_seq_length": max_seq_length, "batch_size": batch_size}
@@ -43,10 +46,12 @@ def load_trainable(
     with quiet_loading(loaded.name):
         if isinstance(loaded, SentenceTransformersEncoder):
             model = loaded.model
-        elif loaded.model_type == "gur":
-            model = _gur(loaded, sentence_transformers)
         else:
-            model = sentence_transformers.SentenceTransformer(modules=_plain_layers(loaded), device="cpu")
+            with tempfile.TemporaryDirectory() if staging is None else nullcontext(staging) as folder:
+                if not (Path(folder) / "modules.json").is_file():
+                    _write(loaded, Path(folder), version=int(sentence_transformers.__version__.split(".")[0]))
+                trusted = any(Path(folder).glob("*.py"))
+                model = sentence_transformers.SentenceTransformer(str(folder), device="cpu", trust_remote_code=trusted)
         model = _trimmed(model)
     if not hasattr(model[0], "auto_model"):
         raise InputError(f"{model_name_or_path}: begins with {type(model[0]).__name__}, not with a transformer.")
@@ -72,37 +77,34 @@ def needs_remote_code(model) -> bool:
     return bool(getattr(model[0].auto_model.config, "auto_map", None))
 
 
-def _plain_layers(encoder: TextEncoder) -> list:
-    modules = sentence_transformers_part("modules")
-    transformer, pooling = encoder.model, encoder.pooling
+def _write(encoder: TextEncoder, folder: Path, *, version: int):
+    """The model as a folder of sentence-transformers, of that major version."""
+    model, tokenizer, length = encoder.model.float(), encoder.tokenizer, encoder.max_seq_length
+    if encoder.model_type == "gur":
+        if encoder.pooling != "pooler_output":
+            raise InputError(f"{encoder.name}: --pooling has no effect on GUR, whose head was trained with its own.")
+        reason = why_no_plain_layers(model, tokenizer)
+        if reason is None:
+            write_plain_layers(model, tokenizer, folder, max_seq_length=length)
+            return
+        if version < 6:
+            raise InputError(
+                f"{encoder.name}: {reason}; sentence-transformers runs it with our code from version 6 on: install "
+                "that, or train it on pairs with run_pretrain.py --objective gur."
+            )
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        write_sentence_vector_files(folder, max_seq_length=length)
+        return
+    pooling = encoder.pooling
     if encoder.model_type == "retromae":
-        transformer, pooling = transformer.encoder, "cls" if pooling == "pooler_output" else pooling
+        model, pooling = model.encoder, "cls" if pooling == "pooler_output" else pooling
     if pooling not in _POOLINGS:
         raise InputError(f"{encoder.name}: --pooling {pooling} cannot be trained here; use cls, mean or eos.")
-    with tempfile.TemporaryDirectory() as folder:
-        transformer.float().save_pretrained(folder)
-        encoder.tokenizer.save_pretrained(folder)
-        first = modules.Transformer(folder, max_seq_length=encoder.max_seq_length)
-    return [first, modules.Pooling(encoder.vector_size, _POOLINGS[pooling]), modules.Normalize()]
-
-
-def _gur(encoder: TextEncoder, sentence_transformers):
-    if encoder.pooling != "pooler_output":
-        raise InputError(f"{encoder.name}: --pooling has no effect on GUR, whose head was trained with its own.")
-    reason = why_no_plain_layers(encoder.model, encoder.tokenizer)
-    if reason is not None and int(sentence_transformers.__version__.split(".")[0]) < 6:
-        raise InputError(
-            f"{encoder.name}: {reason}; sentence-transformers runs it with our code from version 6 on: pip install -U "
-            "sentence-transformers, or train it on pairs with run_pretrain.py --objective gur."
-        )
-    with tempfile.TemporaryDirectory() as folder:
-        if reason is None:
-            write_plain_layers(encoder.model, encoder.tokenizer, folder, max_seq_length=encoder.max_seq_length)
-        else:
-            encoder.model.save_pretrained(folder)
-            encoder.tokenizer.save_pretrained(folder)
-            write_sentence_vector_files(folder, max_seq_length=encoder.max_seq_length)
-        return sentence_transformers.SentenceTransformer(folder, device="cpu", trust_remote_code=reason is not None)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    options = {"hidden_size": encoder.vector_size, "pooling": _POOLINGS[pooling]}
+    write_sentence_transformers_files(folder, max_seq_length=length, **options)
 
 
 def _trimmed(model):

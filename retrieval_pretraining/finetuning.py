@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import set_seed
 
 from retrieval_pretraining.card_arguments import CardArguments
@@ -64,6 +66,7 @@ from retrieval_pretraining.systems import resolve_prompt
 from retrieval_pretraining.text_encoder import SentenceTransformersEncoder
 from retrieval_pretraining.trainer import SaveOnSignal
 
+STAGING = "_start"  # `_`: is not pushed
 _METRICS = ("ndcg@10", "recall@100", "mrr@10")  # what `retrieval_metrics` measures by default
 
 
@@ -98,13 +101,7 @@ def finetune(
     with args.main_process_first(desc="reading"):
         data = load_training_data(run.data.source(), layout=run.data.layout(), say=say)
     set_seed(args.seed)
-    encoder = load_trainable(
-        run.model.model_name_or_path,
-        revision=run.model.model_revision,
-        pooling=run.model.pooling,
-        max_seq_length=run.model.max_seq_length,
-        batch_size=args.per_device_eval_batch_size,
-    )
+    encoder = _load(run)
     _check_sizes(encoder, run)
     encoder.model.to(args.device)
     say(f"{run.model.model_name_or_path}: {encoder.parameters:,} parameters, {_modules(encoder)}")
@@ -186,6 +183,28 @@ def _check_evaluation(run: FinetuneRun):
         names = [f"eval_retrieval_{name}" for name in _METRICS]
         if f"eval_{wanted.removeprefix('eval_')}" not in names:
             raise InputError(f"--metric_for_best_model {wanted} is not measured; there are {', '.join(names)}.")
+
+
+def _load(run: FinetuneRun) -> SentenceTransformersEncoder:
+    args, staging = run.args, Path(run.args.output_dir) / STAGING
+    if args.process_index == 0:
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir()
+    try:
+        with args.main_process_first(desc="loading"):
+            return load_trainable(
+                run.model.model_name_or_path,
+                revision=run.model.model_revision,
+                pooling=run.model.pooling,
+                max_seq_length=run.model.max_seq_length,
+                batch_size=args.per_device_eval_batch_size,
+                staging=staging,
+            )
+    finally:
+        if args.world_size > 1:
+            torch.distributed.barrier()
+        if args.process_index == 0:
+            shutil.rmtree(staging, ignore_errors=True)
 
 
 def _check_sizes(encoder: SentenceTransformersEncoder, run: FinetuneRun):

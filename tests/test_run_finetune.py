@@ -14,6 +14,7 @@ import torch
 from fresh_process import in_fresh_process
 from saved_models import save, sentence_transformers_folder
 from tokenizers_for_tests import ENGLISH, SENTENCES
+from two_processes import run_two_processes
 
 from retrieval_pretraining.card_metadata import check_card
 from retrieval_pretraining.hub_files import model_files
@@ -25,6 +26,7 @@ sentence_transformers = pytest.importorskip("sentence_transformers")
 pytest.importorskip("bm25s")
 pytest.importorskip("ir_measures")
 
+ROOT = Path(__file__).parents[1]
 VERSION = int(sentence_transformers.__version__.split(".")[0])
 QUICK = ["--use_cpu", "True", "--disable_tqdm", "True", "--max_steps", "2", "--per_device_train_batch_size", "4"]
 QUICK += ["--contrastive_mini_batch_size", "3", "--learning_rate", "1e-3", "--save_strategy", "no"]
@@ -184,6 +186,22 @@ def test_the_mini_batch_changes_nothing_but_memory(place, tmp_path):
     assert all(torch.allclose(one[name], four[name], atol=1e-5) for name in one)
     name = "embeddings.word_embeddings.weight"
     assert (one[name] - start[f"retromae.encoder.{name}"]).abs().max() > 1e-3
+
+
+def test_two_processes_learn_what_one_does_from_the_batch_of_both(place, tmp_path):
+    flags = ["--optim", "sgd", "--learning_rate", "0.1", "--max_steps", "2", "--hard_negatives", "bm25"]
+    flags += ["--hard_negative_ranks", "1", "9", "--eval_retrieval_dir", str(place / "beir")]
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert door(place, one, *flags, "--per_device_train_batch_size", "4") == 0
+    command = [str(ROOT / "run_finetune.py"), "--model_name_or_path", str(place / "retromae"), *QUICK, *flags]
+    command += ["--train_file", str(place / "pairs.jsonl"), "--output_dir", str(two), "--ddp_backend", "gloo"]
+    done = run_two_processes([*command, "--per_device_train_batch_size", "2"], output=two, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    alone, together, start = weights(one), weights(two), weights(place / "retromae")
+    assert all(torch.allclose(alone[name], together[name], atol=1e-5) for name in alone)
+    name = "embeddings.word_embeddings.weight"
+    assert (alone[name] - start[f"retromae.encoder.{name}"]).abs().max() > 1e-3
+    assert done.stdout.count("after minus before") == 1 and not (two / "_start").exists()
 
 
 def test_vectors_that_can_be_cut(place, tmp_path):
