@@ -24,6 +24,7 @@ from retrieval_pretraining.retrieval_data import RetrievalData
 from retrieval_pretraining.retrieval_evaluation import dense_run, retrieval_metrics
 from retrieval_pretraining.run_folder import last_complete_checkpoint
 from retrieval_pretraining.text_encoder import TextEncoder
+from retrieval_pretraining.trainer import use_one_gpu
 
 _library = import_extra("sentence_transformers", "sentence-transformers")
 _evaluation = sentence_transformers_part("evaluation")
@@ -111,6 +112,7 @@ class FinetuningTrainer(HubPushes, _library.SentenceTransformerTrainer):
         self, *, args, train_dataset, relevance: Relevance, hub_repository: HubRepository | None = None, **options
     ):
         self.hub_repository = hub_repository
+        use_one_gpu(args)
         queries, documents = example_keys(train_dataset)
         self.batches = AnswerSafeBatches(
             queries,

@@ -191,6 +191,7 @@ def test_the_mini_batch_changes_nothing_but_memory(place, tmp_path):
 def test_two_processes_learn_what_one_does_from_the_batch_of_both(place, tmp_path):
     flags = ["--optim", "sgd", "--learning_rate", "0.1", "--max_steps", "2", "--hard_negatives", "bm25"]
     flags += ["--hard_negative_ranks", "1", "9", "--eval_retrieval_dir", str(place / "beir")]
+    flags += ["--contrastive_mini_batch_size", "1"]
     one, two = tmp_path / "one", tmp_path / "two"
     assert door(place, one, *flags, "--per_device_train_batch_size", "4") == 0
     command = [str(ROOT / "run_finetune.py"), "--model_name_or_path", str(place / "retromae"), *QUICK, *flags]
