@@ -139,11 +139,12 @@ def finetune(
     trainer.log_metrics("train", outcome.metrics)
     trainer.save_metrics("train", outcome.metrics)
     trainer.save_state()
+    encoder.encode(["a"])  # raises where the last step has spoilt it
+    trainer.save_model(args.output_dir, _internal_call=True)  # is pushed below, when all of it is there
     if retrieval is not None:
         rankings["after"] = retrieval_run(encoder, retrieval, progress=_bars(args))
         _measure(rankings, retrieval, results)
         trainer.save_metrics("eval", _flat(results))
-    trainer.save_model(args.output_dir, _internal_call=True)  # is pushed below, when all of it is there
     results |= {"train": outcome.metrics, "steps": trainer.state.global_step}
     results["log_history"] = trainer.state.log_history
     if args.should_save:

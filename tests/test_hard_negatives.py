@@ -162,6 +162,8 @@ def test_draws_depend_on_the_seed_and_the_row_alone():
 
     assert drawn(pairs, 7) == drawn(pairs, 7) != drawn(pairs, 8)
     assert drawn(pairs.select(range(4)), 7) == drawn(pairs, 7)[:4]
+    twice = [row for row in range(1, len(pairs)) if pairs[row]["query"] == pairs[row - 1]["query"]]
+    assert len(twice) == 6 and any(drawn(pairs, 7)[row] != drawn(pairs, 7)[row - 1] for row in twice)
 
 
 def test_negatives_that_pairs_came_with_are_kept_and_only_what_lacks_is_mined():
