@@ -157,7 +157,7 @@ class FinetuningTrainer(HubPushes, _library.SentenceTransformerTrainer):
 
 
 class _EpochOfBatches(TrainerCallback):
-    """Tells the batches which epoch it is, also in a run that is resumed."""
+    """Tells the batches which epoch it is, which accelerate does not where it divides them among processes."""
 
     def __init__(self, batches: AnswerSafeBatches):
         self.batches = batches

@@ -43,7 +43,7 @@ def place(tmp_path_factory) -> Path:
     """Models, pairs, triplets and a folder in BEIR layout with two splits."""
     root = tmp_path_factory.mktemp("finetune")
     models = {kind: save(kind, root / kind) for kind in ("bert", "retromae", "gur")}
-    sentence_transformers_folder(models, root / "dense", dense=True)
+    sentence_transformers_folder(models, root / "dense", dense=True, normalize=False)
     pairs = [{"text": " ".join(text.split()[:4]), "text_pair": text} for text in ENGLISH[:16]]
     write_lines(root / "pairs.jsonl", pairs)
     triplets = [
@@ -189,7 +189,7 @@ def test_the_mini_batch_changes_nothing_but_memory(place, tmp_path):
 
 
 def test_two_processes_learn_what_one_does_from_the_batch_of_both(place, tmp_path):
-    flags = ["--optim", "sgd", "--learning_rate", "0.1", "--max_steps", "2", "--hard_negatives", "bm25"]
+    flags = ["--optim", "sgd", "--learning_rate", "0.1", "--max_steps", "6", "--hard_negatives", "bm25"]
     flags += ["--hard_negative_ranks", "1", "9", "--eval_retrieval_dir", str(place / "beir")]
     flags += ["--contrastive_mini_batch_size", "1"]
     one, two = tmp_path / "one", tmp_path / "two"
@@ -317,6 +317,23 @@ def test_three_steps_and_three_more_are_six(place, tmp_path):
     assert ", from step 3 on |" in (tmp_path / "parts/README.md").read_text(encoding="utf-8")
     checkpoint = tmp_path / "whole/checkpoint-3"
     assert not list(checkpoint.glob("training_args*")) and (checkpoint / "modules.json").is_file()
+
+
+def test_each_epoch_has_an_order_of_its_own_also_one_that_is_resumed(place, tmp_path, monkeypatch):
+    from retrieval_pretraining.finetune_batches import AnswerSafeBatches
+
+    batches, seen = AnswerSafeBatches.__iter__, []
+
+    def recorded(self):
+        seen.append((self.epoch, list(batches(self))))
+        return iter(seen[-1][1])
+
+    monkeypatch.setattr(AnswerSafeBatches, "__iter__", recorded)
+    flags = ["--save_strategy", "steps", "--save_steps", 6]
+    assert door(place, tmp_path / "out", *flags, "--max_steps", 6) == 0
+    assert [epoch for epoch, _ in seen] == [0, 1] and seen[0][1] != seen[1][1]
+    assert door(place, tmp_path / "out", *flags, "--max_steps", 10, "--resume_from_checkpoint", "True") == 0
+    assert [epoch for epoch, _ in seen] == [0, 1, 1, 2] and seen[2] == seen[1]
 
 
 def test_ctrl_c_saves_and_prints_how_to_go_on(place, tmp_path, capsys, monkeypatch):
