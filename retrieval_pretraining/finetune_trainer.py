@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from transformers import Trainer, TrainerCallback
+from transformers import Trainer
 
 from retrieval_pretraining.arguments import PretrainingArguments, _help
 from retrieval_pretraining.errors import InputError
@@ -19,7 +19,7 @@ from retrieval_pretraining.finetune_batches import AnswerSafeBatches
 from retrieval_pretraining.finetune_model import reload_weights
 from retrieval_pretraining.hub import HubRepository
 from retrieval_pretraining.hub_pushes import HubPushes
-from retrieval_pretraining.relevance import NEGATIVE, Relevance, example_keys, negative_columns
+from retrieval_pretraining.relevance import Relevance, example_keys, negative_columns
 from retrieval_pretraining.retrieval_data import RetrievalData
 from retrieval_pretraining.retrieval_evaluation import dense_run, retrieval_metrics
 from retrieval_pretraining.run_folder import last_complete_checkpoint
@@ -124,7 +124,6 @@ class FinetuningTrainer(HubPushes, _library.SentenceTransformerTrainer):
             seed=args.seed if args.data_seed is None else args.data_seed,
         )
         super().__init__(args=args, train_dataset=train_dataset, **options)
-        self.add_callback(_EpochOfBatches(self.batches))
 
     def get_batch_sampler(self, dataset, *args, **kwargs):
         return self.batches
@@ -156,18 +155,7 @@ class FinetuningTrainer(HubPushes, _library.SentenceTransformerTrainer):
         reload_weights(self.model, checkpoint_path)
 
 
-class _EpochOfBatches(TrainerCallback):
-    """Tells the batches which epoch it is, which accelerate does not where it divides them among processes."""
-
-    def __init__(self, batches: AnswerSafeBatches):
-        self.batches = batches
-
-    def on_epoch_begin(self, args, state, control, **kwargs):
-        self.batches.set_epoch(int((state.epoch or 0.0) + 1e-6))
-
-
 def column_prompts(columns: Sequence[str], query_prompt: str, document_prompt: str) -> dict[str, str]:
     """What stands before the texts of each column."""
     prompts = {"query": query_prompt, **dict.fromkeys(["positive", *negative_columns(columns)], document_prompt)}
-    assert all(name in prompts for name in columns), NEGATIVE
     return {name: prompt for name, prompt in prompts.items() if prompt}

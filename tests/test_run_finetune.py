@@ -104,6 +104,7 @@ def test_the_folder_loads_with_sentence_transformers_alone_and_gives_the_vectors
     config = json.loads((tuned / "config.json").read_text(encoding="utf-8"))
     assert config["architectures"] == ["BertModel"] and "auto_map" not in config
     assert not list(tuned.rglob("*.bin")) and not list(tuned.glob("*.py"))
+    assert not any("pooler" in name for name in weights(tuned))  # which nobody has trained
 
 
 @pytest.mark.parametrize("model", ["bert", "gur", "dense"])
