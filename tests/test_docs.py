@@ -1,5 +1,6 @@
 """The commands and snippets of the pages for each job work, one after the other, on a machine with a little text."""
 
+import importlib.util
 import json
 import re
 import shlex
@@ -75,6 +76,8 @@ def author(hub, tmp_path_factory):
         hub.repositories["models", name] = Repository(False)
         hub.repository(name).add("main", "theirs", files)
     modules = "import run_pretrain, mine_pairs, run_evaluation, export_model, retrieval_pretraining.evaluation"
+    if importlib.util.find_spec("sentence_transformers"):
+        modules += ", retrieval_pretraining.finetuning"
     with Client(hub.url, tmp_path_factory.mktemp("author"), modules, token=TOKEN) as client:
         yield client
 
