@@ -43,7 +43,7 @@ from retrieval_pretraining.hard_negatives import (
     pair_scores,
 )
 from retrieval_pretraining.hub_pushes import open_for_arguments
-from retrieval_pretraining.relevance import Relevance
+from retrieval_pretraining.relevance import Relevance, text_key
 from retrieval_pretraining.report_summary import p_value, signed
 from retrieval_pretraining.results_file import metric_name
 from retrieval_pretraining.retrieval_data import RetrievalData, Run
@@ -116,7 +116,10 @@ def finetune(
         rankings["before"] = retrieval_run(encoder, retrieval, progress=_bars(args))
     _set_prompts(encoder, run)
     examples = _with_negatives(data, encoder, run, results, say)
-    trainer = _trainer(encoder, examples, Relevance.of(data.pairs), retrieval, repository, run, say)
+    relevance = Relevance.of(data.pairs)
+    trainer = _trainer(encoder, examples, relevance, retrieval, repository, run, say)
+    if retrieval is not None:
+        results["seen_queries"] = sum(text_key(text) in relevance.answers for text in retrieval.query_texts)
     _measure(rankings, retrieval, results)
     if args.should_save:
         finetune_card(args.output_dir, encoder, run, results)  # now, not after hours: what is wrong with it
@@ -340,6 +343,9 @@ def _measure(rankings: dict[str, Run], retrieval: RetrievalData | None, results:
             f"p {p if p.startswith('<') else f'= {p}'}; better on {found.wins:,} queries, worse on {found.losses:,}, "
             f"equal on {found.ties:,}."
         )
+    if results["seen_queries"]:
+        number = f"{results['seen_queries']:,} of the {len(retrieval.query_texts):,}"
+        results["comparisons"].append(f"Not a fair test: {number} queries are among those that it was trained on.")
 
 
 def _flat(results: dict[str, Any]) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def default_count(pairs: Dataset) -> int:
 
 
 def add_negatives(
-    pairs: Dataset, *, count: int, corpus: Corpus, mining: Mining | None = None, seed: int = 42, progress: bool = True
+    pairs: Dataset, *, count: int, corpus: Corpus, mining: Mining | None = None, seed: int = 42
 ) -> tuple[Dataset, dict[str, int]]:
     """Training examples with the columns query, positive and negative_1 to negative_`count`; and how many of the
     negatives were `given`, `mined` and `random`, and how many given ones were `answers` and left out.
@@ -110,7 +110,7 @@ def add_negatives(
     relevance = Relevance.of(pairs)
     given = _given(pairs, relevance)
     rows = np.flatnonzero([len(own) < count for own, _ in given])
-    candidates = _mine(pairs, rows, corpus, mining, relevance, progress) if mining is not None and len(rows) else {}
+    candidates = _mine(pairs, rows, corpus, mining, relevance) if mining is not None and len(rows) else {}
     counts = Counter(given=0, mined=0, random=0, answers=sum(answers for _, answers in given))
     chosen: list[list[int]] = []  # positions in the corpus, of what the pair did not come with
     for row, (own, _) in enumerate(given):
@@ -157,7 +157,7 @@ def _given(pairs: Dataset, relevance: Relevance) -> list[tuple[list[tuple[int, i
 
 
 def _mine(
-    pairs: Dataset, rows: np.ndarray, corpus: Corpus, mining: Mining, relevance: Relevance, progress: bool
+    pairs: Dataset, rows: np.ndarray, corpus: Corpus, mining: Mining, relevance: Relevance
 ) -> dict[int, list[int]]:
     """Row -> positions in the window, best first."""
     wanted = pairs.select(rows)

@@ -270,6 +270,14 @@ def test_the_comparison_is_said_with_its_uncertainty(place, tmp_path, capsys):
         )
 
 
+def test_a_test_on_queries_that_were_trained_on_is_called_unfair(place, tmp_path, capsys, tuned):
+    flags = ["--eval_retrieval_dir", place / "beir", "--train_split_name", "test", "--max_train_samples", 3]
+    assert door(place, tmp_path / "out", *flags, data="beir") == 0
+    warning = "Not a fair test: 3 of the 8 queries are among those that it was trained on."
+    assert warning in capsys.readouterr().out and warning in (tmp_path / "out/README.md").read_text(encoding="utf-8")
+    assert "Not a fair test" not in (tuned / "README.md").read_text(encoding="utf-8")
+
+
 def test_evaluations_while_training_choose_the_best_checkpoint(place, tmp_path):
     flags = ["--eval_retrieval_dir", place / "beir", "--eval_strategy", "steps", "--eval_steps", 1]
     flags += ["--save_strategy", "steps", "--save_steps", 1, "--load_best_model_at_end", "True"]
