@@ -24,6 +24,9 @@ class FinetuneModelArguments:
         ),
     )
     model_revision: str | None = field(default=None, metadata=_help("Branch, tag or commit of the model on the Hub."))
+    trust_remote_code: bool = field(
+        default=False, metadata=_help("Run code that comes with a model, which then stays with the result.")
+    )
     pooling: str | None = field(
         default=None,
         metadata=_help(

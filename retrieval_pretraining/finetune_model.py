@@ -28,6 +28,7 @@ def load_trainable(
     model_name_or_path: str,
     *,
     revision: str | None = None,
+    trust_remote_code: bool = False,
     pooling: str | None = None,
     max_seq_length: int | None = None,
     batch_size: int = 64,
@@ -41,8 +42,9 @@ def load_trainable(
     through: of several processes only the first one can write it, so it comes first, and the others find it there.
     """
     sentence_transformers = import_extra("sentence_transformers", "sentence-transformers")
-    options = {"revision": revision, "pooling": pooling, "max_seq_length": max_seq_length, "batch_size": batch_size}
-    loaded = load_encoder(model_name_or_path, device="cpu", **options)
+    options = {"pooling": pooling, "max_seq_length": max_seq_length, "batch_size": batch_size, "device": "cpu"}
+    options |= {"revision": revision, "trust_remote_code": trust_remote_code}
+    loaded = load_encoder(model_name_or_path, **options)
     with quiet_loading(loaded.name):
         if isinstance(loaded, SentenceTransformersEncoder):
             model = loaded.model

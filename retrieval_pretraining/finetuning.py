@@ -199,6 +199,7 @@ def _load(run: FinetuneRun) -> SentenceTransformersEncoder:
             return load_trainable(
                 run.model.model_name_or_path,
                 revision=run.model.model_revision,
+                trust_remote_code=run.model.trust_remote_code,
                 pooling=run.model.pooling,
                 max_seq_length=run.model.max_seq_length,
                 batch_size=args.per_device_eval_batch_size,

@@ -147,6 +147,32 @@ def test_gur_with_a_gated_head_keeps_its_code(place, tmp_path):
     assert "modeling_gur.py" in model_files(tmp_path / "out")
 
 
+_CUSTOM = """
+from transformers import BertConfig, BertModel
+
+class CustomConfig(BertConfig):
+    model_type = "custom-bert"
+
+class CustomModel(BertModel):
+    config_class = CustomConfig
+"""
+
+
+def test_code_of_others_runs_only_if_it_is_trusted_and_stays_with_the_result(place, tmp_path, capsys):
+    from saved_models import change, copy_to
+
+    folder = copy_to(place / "bert", tmp_path / "custom")
+    auto_map = {"AutoConfig": "modeling_custom.CustomConfig", "AutoModel": "modeling_custom.CustomModel"}
+    change(folder / "config.json", model_type="custom-bert", architectures=["CustomModel"], auto_map=auto_map)
+    (folder / "modeling_custom.py").write_text(_CUSTOM, encoding="utf-8")
+    assert door(place, tmp_path / "refused", model=folder) == 2
+    assert "trust_remote_code" in capsys.readouterr().err
+    assert door(place, tmp_path / "out", "--trust_remote_code", "True", model=folder) == 0
+    assert 'SentenceTransformer("out", trust_remote_code=True)' in (tmp_path / "out/README.md").read_text()
+    assert load_encoder(tmp_path / "out", trust_remote_code=True).encode(["the cat sat"]).shape == (1, 32)
+    assert "modeling_custom.py" in model_files(tmp_path / "out")
+
+
 @pytest.mark.parametrize("pooling", ["mean", "eos"])
 def test_a_pooling_that_is_named_is_that_of_a_plain_encoder(place, tmp_path, pooling):
     assert door(place, tmp_path / "out", "--pooling", pooling, "--learning_rate", "1e-12", model="bert") == 0
