@@ -37,6 +37,8 @@ def run(args: EvaluationArguments) -> dict:
     print(f"\nThe report is in {output}: {', '.join(path.name for path in files.values())}.")
     if args.save_runs:
         found.write_runs(output / "runs")
+    if args.save_query_scores:
+        found.write_query_scores(output / "query_scores.json")
     if args.update_model_card:
         for system in results["systems"]:
             folder = Path(system.get("model_name_or_path", ""))

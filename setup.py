@@ -85,6 +85,7 @@ setup(
         "modeling_gur",
         "modeling_retromae",
         "run_evaluation",
+        "run_experiments",
         "run_finetune",
         "run_pretrain",
     ],
@@ -98,6 +99,7 @@ setup(
             "retromae-finetune = run_finetune:main",
             "retromae-mine-pairs = mine_pairs:main",
             "retromae-evaluate = run_evaluation:main",
+            "retromae-experiments = run_experiments:main",
             "retromae-export = export_model:main",
         ]
     },

@@ -417,6 +417,13 @@ class PretrainingArguments(TrainingArguments):
     hub_create_pr: bool = field(
         default=False, metadata=_help("Push to a pull request, which the first push opens, not to a branch.")
     )
+    include_num_input_tokens_seen: str = field(  # the library's takes no word on the command line
+        default="no",
+        metadata=_help(
+            "Count the tokens that were trained on, for trainer_state.json: all, non_padding, or no.",
+            choices=["all", "non_padding", "no"],
+        ),
+    )
     train_sampling_strategy: str | None = field(
         default=None,
         metadata=_help(
@@ -485,6 +492,17 @@ def parse_arguments(argument_classes: list[type], arguments: list[str] | None = 
 
 
 def _recipe_flags(path: Path, names: list[str]) -> list[str]:
+    flags = []
+    for name, value in read_recipe(path).items():
+        check_name(str(name), names, f"The recipe {path} sets")
+        if value is None:
+            raise InputError(f"The recipe {path} gives {name} no value.")
+        flags += as_flag(name, value)
+    return flags
+
+
+def read_recipe(path: Path) -> dict:
+    """What a YAML file of `name: value` lines holds. `InputError` if it is not there or holds something else."""
     if not path.is_file():
         raise InputError(f"There is no recipe {path}.")
     try:
@@ -493,19 +511,23 @@ def _recipe_flags(path: Path, names: list[str]) -> list[str]:
         raise InputError(f"The recipe {path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(recipe, dict):
         raise InputError(f"The recipe {path} should hold one `name: value` a line.")
-    flags = []
-    for name, value in recipe.items():
-        if name not in names:
-            raise InputError(f"The recipe {path} sets {name}, which does not exist{_nearest(str(name), names, '')}")
-        if value is None:
-            raise InputError(f"The recipe {path} gives {name} no value.")
-        if value is False and str(name).endswith("_strategy"):
-            value = "no"  # YAML reads a bare `no` as false
-        if name == "language":  # so it does Norwegian
-            value = ["no" if each is False else each for each in (value if isinstance(value, list) else [value])]
-        values = value if isinstance(value, list) else [json.dumps(value) if isinstance(value, dict) else value]
-        flags += [f"--{name}", *(str(each) for each in values)]
-    return flags
+    return recipe
+
+
+def as_flag(name: str, value) -> list[str]:
+    """The words of a command line that say what a line of a recipe says."""
+    if value is False and name.endswith("_strategy"):
+        value = "no"  # YAML reads a bare `no` as false
+    if name == "language":  # so it does Norwegian
+        value = ["no" if each is False else each for each in (value if isinstance(value, list) else [value])]
+    values = value if isinstance(value, list) else [json.dumps(value) if isinstance(value, dict) else value]
+    return [f"--{name}", *(str(each) for each in values)]
+
+
+def check_name(name: str, names: list[str], who: str):
+    """Raises `InputError` for a setting that no door has, with the nearest one that exists."""
+    if name not in names:
+        raise InputError(f"{who} {name}, which does not exist{_nearest(name, names, '')}")
 
 
 def _nearest(name: str, names: list[str], prefix: str) -> str:

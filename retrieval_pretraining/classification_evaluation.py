@@ -112,12 +112,14 @@ def zero_shot_classification(
     *,
     template: str | Sequence[str] = "{}",
     test_vectors: np.ndarray | None = None,
-) -> dict[str, float]:
+    per_text: bool = False,
+) -> dict[str, Any]:
     """Accuracy and macro F1 of the label whose name is nearest to the text, as in `zero_shot.classify`.
 
     Args:
         template: what is made of a name, such as "A text about {}."; of several templates the vectors are averaged.
         test_vectors: [t, H], if the test texts are encoded already.
+        per_text: also `right`, [t], 1.0 for each text that was given its label, else 0.0.
 
     Returns `{"zero_shot_accuracy": ..., "zero_shot_macro_f1": ...}`, from 0 to 1. Macro F1 is the mean over the labels
     that a test text has or was given.
@@ -135,8 +137,10 @@ def zero_shot_classification(
     else:
         tests = check_vectors(test_vectors, len(data.test_texts), "test texts")
     nearest, _ = nearest_labels(tests, labels, names)
-    accuracy, macro_f1 = _accuracy_and_macro_f1(data.test_labels, [label_of[name] for name in nearest])
-    return {"zero_shot_accuracy": accuracy, "zero_shot_macro_f1": macro_f1}
+    found = [label_of[name] for name in nearest]
+    accuracy, macro_f1 = _accuracy_and_macro_f1(data.test_labels, found)
+    results: dict[str, Any] = {"zero_shot_accuracy": accuracy, "zero_shot_macro_f1": macro_f1}
+    return results | ({"right": _right(data.test_labels, found)} if per_text else {})
 
 
 def few_shot_classification(
@@ -146,6 +150,7 @@ def few_shot_classification(
     shots: Sequence[int | Literal["all"]] = (10, 100),
     seeds: int = 5,
     seed: int = 0,
+    per_text: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """Accuracy and macro F1 of a logistic regression on frozen vectors of `k` texts a class, for each k of `shots`.
 
@@ -162,6 +167,7 @@ def few_shot_classification(
             [t, H].
         seeds: draws for each k.
         seed: what they are drawn by.
+        per_text: also `right` beside each accuracy, [t], the share of the draws in which a text was given its label.
 
     Returns:
         `{"accuracy@10": {"mean", "std", "values", "short_classes"}, "macro_f1@10": ...}`, and for "all" the same under
@@ -196,11 +202,13 @@ def few_shot_classification(
         if short:
             logger.warning("%s: %d of %d classes have fewer than %d texts.", data.name, short, len(classes), shot)
         once = shot == "all" or all(len(rows) <= shot for rows in members)  # every draw would be the same
-        values = []
+        values, rights = [], []
         for draw in range(1 if once else seeds):
             rows = np.arange(len(numbers)) if shot == "all" else _draw(members, shot, [seed, draw])
             predicted = _predict(train_nH[rows], numbers[rows], test_tH)
-            values.append(_accuracy_and_macro_f1(data.test_labels, [classes[i] for i in predicted]))
+            found = [classes[i] for i in predicted]
+            values.append(_accuracy_and_macro_f1(data.test_labels, found))
+            rights.append(_right(data.test_labels, found))
         for metric, of_metric in zip(("accuracy", "macro_f1"), zip(*values, strict=True), strict=True):
             results[metric if shot == "all" else f"{metric}@{shot}"] = {
                 "mean": float(np.mean(of_metric)),
@@ -208,6 +216,8 @@ def few_shot_classification(
                 "values": list(of_metric),
                 "short_classes": short,
             }
+        if per_text:
+            results["accuracy" if shot == "all" else f"accuracy@{shot}"]["right"] = np.mean(rights, axis=0).tolist()
     return results
 
 
@@ -237,6 +247,10 @@ def _accuracy_and_macro_f1(labels: Sequence[str], predicted: Sequence[str]) -> t
     given, found = Counter(labels), Counter(predicted)
     f1 = [2 * right[label] / (given[label] + found[label]) for label in given | found]
     return right.total() / len(labels), sum(f1) / len(f1)
+
+
+def _right(labels: Sequence[str], predicted: Sequence[str]) -> list[float]:
+    return [float(label == found) for label, found in zip(labels, predicted, strict=True)]
 
 
 def _read_labelled(path: Path) -> tuple[list[str], list[str]]:

@@ -392,7 +392,10 @@ def _measure_classification(
     results: EvaluationResults,
 ):
     test = encoder.encode(data.test_texts)
-    zero_shot = zero_shot_classification(encoder.encode, data, template=args.label_template, test_vectors=test)
+    zero_shot = zero_shot_classification(
+        encoder.encode, data, template=args.label_template, test_vectors=test, per_text=True
+    )
+    results.add_right(data.name, model.name, "zero_shot_accuracy", zero_shot.pop("right"))
     for metric, value in zero_shot.items():
         results.add_score(data.name, model.name, metric, value)
     if not data.train_texts:
@@ -403,8 +406,11 @@ def _measure_classification(
         shots=[shots if shots == "all" else int(shots) for shots in map(str, args.shots)],
         seeds=args.few_shot_seeds,
         seed=args.seed,
+        per_text=True,
     )
     for metric, found in few_shot.items():
+        if "right" in found:
+            results.add_right(data.name, model.name, metric, found["right"])
         more = {"std": found["std"], "seeds": len(found["values"]), "short_classes": found["short_classes"]}
         results.add_score(data.name, model.name, metric, found["mean"], **more)
 

@@ -114,6 +114,9 @@ class EvaluationArguments:
         default=None, metadata=_help("The system that the others are compared with. [default: BM25, or the first]")
     )
     save_runs: bool = field(default=False, metadata=_help("Keep the rankings as TREC run files."))
+    save_query_scores: bool = field(
+        default=False, metadata=_help("Keep every measure of every query and text, as query_scores.json.")
+    )
     update_model_card: bool = field(
         default=False, metadata=_help("Write the results into the README.md of each model folder.")
     )

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from retrieval_pretraining.results_file import write_whole
 from retrieval_pretraining.retrieval_data import RetrievalData, Run
 from retrieval_pretraining.retrieval_metrics import ALL_MEASURES, retrieval_metrics
 from retrieval_pretraining.significance import bootstrap_interval, holm, paired_comparison
@@ -63,6 +64,11 @@ class EvaluationResults:
             low, high = bootstrap_interval(list(of_query.values()), seed=self.seed)
             mean = sum(of_query.values()) / len(of_query)
             self.add_score(dataset, system, metric, mean, low=low, high=high, queries=len(of_query))
+
+    def add_right(self, dataset: str, system: str, metric: str, right: Sequence[float]):
+        """How often each text of a classification was given its label, from 0 to 1; `metric` is the mean of them."""
+        values = {str(number): float(share) for number, share in enumerate(right)}
+        self._per_query.setdefault((dataset, system), {})[metric] = values
 
     def run(self, dataset: str, system: str) -> Run:
         return self._runs[dataset, system]
@@ -141,6 +147,13 @@ class EvaluationResults:
             files.append(folder / f"{name}.trec")
             files[-1].write_text("".join(lines), encoding="utf-8")
         return files
+
+    def write_query_scores(self, path: Path) -> Path:
+        """Dataset -> system -> measure -> query id, or number of a text -> value; as JSON."""
+        scores: dict[str, dict[str, dict]] = {}
+        for (dataset, system), values in self._per_query.items():
+            scores.setdefault(dataset, {})[system] = values
+        return write_whole(path, json.dumps(scores, ensure_ascii=False).encode("utf-8", errors="backslashreplace"))
 
     def as_dict(self, **fields) -> dict[str, Any]:
         """`fields` are what is known from outside: when and where it ran, and how it was asked for."""

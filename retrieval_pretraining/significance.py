@@ -4,10 +4,11 @@
     dense = retrieval_metrics(dense_run, qrels, per_query=True)["ndcg@10"]
     bootstrap_interval(list(dense.values()))  # where the mean would lie with other queries like these
     paired_comparison(dense, bm25)            # the same queries for both: dense minus BM25
+    crossed_bootstrap([values_SQ])            # where it would lie with other queries and other seeds of the training
 
 Smucker, Allan and Carterette 2007, "A Comparison of Statistical Significance Tests for Information Retrieval
 Evaluation": randomisation and bootstrap agree; sign and Wilcoxon tests mislead. Every number is a function of the
-values and the seed. Shapes: n queries, R repetitions, W bytes, B = 256 values of a byte.
+values and the seed. Shapes: n or Q queries, S seeds, R repetitions, W bytes, B = 256 values of a byte.
 """
 
 import math
@@ -57,6 +58,49 @@ def bootstrap_interval(
         means_R[rows] = values_n[draws].mean(axis=1)
     low, high = np.quantile(means_R, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)
+
+
+def crossed_bootstrap(
+    values: Sequence[np.ndarray], *, resamples: int = 10_000, generator: np.random.Generator
+) -> np.ndarray:
+    """Means [R] that other seeds and other queries like these could have given; take quantiles of them.
+
+    `values` are one matrix [S, Q] for each test set: a row for each of the S seeds of the training, the same seeds in
+    all of them, and a column for each query, the same queries for all seeds. A repetition draws S rows and, in each
+    test set, Q columns with replacement; its value is the mean over the drawn rows and columns, then over the test
+    sets. Both levels are drawn because both are samples: a mean over the queries of a few seeds says nothing about
+    the next seed. Owen 2007, "The Pigeonhole Bootstrap", Annals of Applied Statistics 1 (2): the variance of a mean
+    over two crossed factors is not underestimated as with one of them, nor with cells drawn one by one. Of the few
+    seeds that there are the spread is underestimated by (S - 1) / S; of one seed it is not seen at all.
+
+    `InputError` for no test sets, another number of seeds in one of them, no queries, or values that are not finite.
+    """
+    matrices = [np.asarray(matrix, dtype=np.float64) for matrix in values]
+    if not matrices or any(matrix.ndim != 2 or not matrix.size for matrix in matrices):
+        raise InputError("Give a matrix [seeds, queries] with at least one of each for every test set.")
+    if len({len(matrix) for matrix in matrices}) > 1:
+        raise InputError(f"The test sets have {sorted({len(m) for m in matrices})} seeds; give the same ones for all.")
+    if not all(np.isfinite(matrix).all() for matrix in matrices):
+        raise InputError("A value is not finite; give finite numbers.")
+    seeds = len(matrices[0])
+    shares_RS = generator.multinomial(seeds, [1 / seeds] * seeds, size=_check_count(resamples, "resamples")) / seeds
+    means_R = np.zeros(resamples)
+    for matrix in matrices:
+        queries = matrix.shape[1]
+        for rows in _chunks(resamples, queries):
+            counts_RQ = generator.multinomial(queries, [1 / queries] * queries, size=rows.stop - rows.start)
+            means_R[rows] += (shares_RS[rows] * (counts_RQ @ matrix.T / queries)).sum(axis=1)
+    return means_R / len(matrices)
+
+
+def bootstrap_p_value(means_R: np.ndarray) -> float:
+    """Two-sided p-value of a mean difference being 0: twice the share of its bootstrap means [R] on the rarer side.
+
+    What equals 0 counts for both sides, and one repetition more is counted on each, so that p is never 0. Efron and
+    Tibshirani 1993, 15.4: the level at which the percentile interval just touches 0.
+    """
+    sides = (np.count_nonzero(means_R <= 0), np.count_nonzero(means_R >= 0))
+    return min(1.0, 2 * (1 + min(sides)) / (1 + len(means_R)))
 
 
 def paired_randomization_test(

@@ -4,7 +4,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from retrieval_pretraining.arguments import DataArguments, ModelArguments, TextArguments, parse_arguments
+from retrieval_pretraining.arguments import (
+    DataArguments,
+    ModelArguments,
+    PretrainingArguments,
+    TextArguments,
+    parse_arguments,
+)
 from retrieval_pretraining.corpus import iterate_documents, load_documents
 from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.readers import READING_CHOICES
@@ -28,6 +34,16 @@ def test_reading_options_are_checked_from_python_and_from_the_command_line(name)
         TextArguments(train_file=["a.txt"], **{name: "maybe"}).check()
     with pytest.raises(InputError, match=f"--{name}.*invalid choice: 'maybe'"):
         parse_arguments([TextArguments], [f"--{name}", "maybe"])
+
+
+def test_tokens_are_counted_as_the_command_line_says(tmp_path):
+    """The library takes a truth value there, whatever its own documentation says."""
+    words = ["--output_dir", str(tmp_path), "--include_num_input_tokens_seen"]
+    (counted,) = parse_arguments([PretrainingArguments], [*words, "non_padding"])
+    assert counted.include_num_input_tokens_seen == "non_padding"
+    assert parse_arguments([PretrainingArguments], words[:2])[0].include_num_input_tokens_seen == "no"
+    with pytest.raises(InputError, match=r"include_num_input_tokens_seen.*invalid choice: 'some'"):
+        parse_arguments([PretrainingArguments], [*words, "some"])
 
 
 def test_the_fields_of_the_text_come_first_in_the_data_arguments():

@@ -185,6 +185,18 @@ def test_the_nearest_name_gives_the_label_and_the_scores_are_those_by_hand():
     assert found == pytest.approx({"zero_shot_accuracy": 0.75, "zero_shot_macro_f1": (2 / 3 + 2 / 3 + 1) / 3})
 
 
+def test_which_texts_were_right_is_told_on_request():
+    data = toy(["up", "upright", "right", "left"], ["U", "R", "R", "L"])
+    assert zero_shot_classification(encode, data, per_text=True)["right"] == [1.0, 0.0, 1.0, 1.0]
+    data, vectors = clusters()
+    found = few_shot_classification(vectors, data, shots=[2, "all"], seeds=4, per_text=True)
+    for metric in ("accuracy@2", "accuracy"):
+        right = found[metric].pop("right")
+        assert len(right) == len(data.test_texts) and np.mean(right) == pytest.approx(found[metric]["mean"])
+        assert set(right) <= ({0.0, 0.25, 0.5, 0.75, 1.0} if metric == "accuracy@2" else {0.0, 1.0})
+    assert found == few_shot_classification(vectors, data, shots=[2, "all"], seeds=4)
+
+
 def test_a_label_that_is_neither_given_nor_found_is_not_in_macro_f1():
     assert zero_shot_classification(encode, toy(["up"], ["U"]))["zero_shot_macro_f1"] == 1.0
     # R is found and not given: (0 + 0) / 2

@@ -142,10 +142,11 @@ def test_every_flag_of_the_pages_exists():
     import run_pretrain
     from retrieval_pretraining.arguments import PairArguments
     from retrieval_pretraining.evaluation_arguments import EvaluationArguments
+    from retrieval_pretraining.experiment_arguments import ExperimentArguments
     from retrieval_pretraining.model_export import ExportArguments
 
     groups = [*run_pretrain.ARGUMENTS, *run_finetune.argument_groups()]
-    groups += [PairArguments, EvaluationArguments, ExportArguments]
+    groups += [PairArguments, EvaluationArguments, ExportArguments, ExperimentArguments]
     known = {entry.name for group in groups for entry in fields(group)}
     known |= {"help", "nproc_per_node", "name", "include", "head"}  # of other commands
     for page in [*(ROOT / "docs").glob("*.md"), *ROOT.glob("README*.md")]:

@@ -75,7 +75,15 @@ def report(place) -> Path:
     ]
     command += ["--eval_classification_dir", place / "topics", "--shots", 2, "--few_shot_seeds", 2]
     command += ["--eval_similarity_file", place / "pairs.jsonl", "--rerank_candidates", "bm25", "--chunk_size", 8]
-    command += ["--hybrid", "z_score", "reciprocal_rank", "--save_runs", "--output_dir", place / "report"]
+    command += [
+        "--hybrid",
+        "z_score",
+        "reciprocal_rank",
+        "--save_runs",
+        "--save_query_scores",
+        "--output_dir",
+        place / "report",
+    ]
     assert main([str(word) for word in command]) == 0
     return place / "report"
 
@@ -153,6 +161,23 @@ def test_the_same_command_gives_the_same_numbers(results, place, tmp_path):
         now = values(again, "tiny", metric)
         assert now["BM25"] == before["BM25"] and now["gur"] == pytest.approx(before["gur"], abs=1e-6)
         assert now["random weights"] == pytest.approx(before["random weights (gur)"], abs=1e-6)
+
+
+def test_every_measure_of_every_query_and_text_is_kept(report, results):
+    """Whose means are the scores."""
+    of_queries = json.loads((report / "query_scores.json").read_text(encoding="utf-8"))
+    kept = {
+        (dataset, system, metric): sum(values.values()) / len(values)
+        for dataset, systems in of_queries.items()
+        for system, metrics in systems.items()
+        for metric, values in metrics.items()
+    }
+    scores = {(row["dataset"], row["system"], row["metric"]): row["value"] for row in results["scores"]}
+    assert kept == {place: pytest.approx(scores[place]) for place in kept}
+    left = {metric for place in scores.keys() - kept.keys() for metric in place[2:]}
+    assert left == {"macro_f1@2", "zero_shot_macro_f1", "spearman", "pearson"}
+    assert of_queries["tiny"]["gur"]["ndcg@10"].keys() == of_queries["tiny"]["BM25"]["ndcg@10"].keys()
+    assert len(of_queries["topics"]["gur"]["accuracy@2"]) == len(SENTENCES) // 2
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,14 @@ import time
 
 import numpy as np
 import pytest
+from reference.bootstrap_oracle import every_crossed_mean, quantile
 from scipy import stats
 
 from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.significance import (
     bootstrap_interval,
+    bootstrap_p_value,
+    crossed_bootstrap,
     holm,
     paired_comparison,
     paired_randomization_test,
@@ -223,3 +226,75 @@ def test_holm_equals_values_worked_out_by_hand():
 def test_a_mistake_is_an_error_that_says_what(call, message):
     with pytest.raises(InputError, match=message):
         call()
+
+
+# seeds and queries
+
+
+def crossed(values, resamples=40_000, seed=0):
+    return crossed_bootstrap(values, resamples=resamples, generator=np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("shapes", [[(3, 4)], [(2, 3), (2, 2)], [(1, 5)], [(4, 1)]])
+def test_the_crossed_bootstrap_draws_as_if_every_draw_were_counted(shapes):
+    generator = np.random.default_rng(3)
+    values = [generator.random(shape) ** 2 for shape in shapes]
+    every = every_crossed_mean([matrix.tolist() for matrix in values])
+    means = crossed(values)
+    assert len(means) == 40_000
+    assert means.mean() == pytest.approx(np.mean([matrix.mean() for matrix in values]), abs=0.003)
+    assert means.mean() == pytest.approx(np.mean(every), abs=0.003)
+    assert means.std() == pytest.approx(np.std(every), rel=0.02)
+    for share in (0.025, 0.25, 0.5, 0.75, 0.975):
+        assert np.quantile(means, share) == pytest.approx(quantile(every, share), abs=0.01)
+
+
+def test_seeds_that_differ_widen_the_interval_and_queries_alone_give_that_of_the_queries():
+    generator = np.random.default_rng(4)
+    queries = generator.random(200)
+    same = np.stack([queries] * 3)
+    low, high = np.quantile(crossed([same], 20_000), [0.025, 0.975])
+    assert (low, high) == pytest.approx(bootstrap_interval(queries, resamples=20_000), abs=0.003)
+    apart = same + np.array([[-0.1], [0.0], [0.1]])
+    wide = np.quantile(crossed([apart], 20_000), [0.025, 0.975])
+    # variance of the mean of 3 draws from {-.1, 0, .1} beside that of the queries
+    expected = math.sqrt(queries.var() / 200 + 0.02 / 9)
+    assert crossed([apart], 20_000).std() == pytest.approx(expected, rel=0.03)
+    assert wide[0] < low - 0.05 and wide[1] > high + 0.05
+
+
+def test_test_sets_share_their_seeds():
+    # Rows +1 and -1 in both: drawn together they never cancel out between the test sets, drawn apart they would.
+    rows = np.array([[1.0], [-1.0]])
+    assert crossed([rows, rows]).std() == pytest.approx(crossed([rows]).std(), rel=0.03)
+
+
+def test_crossed_draws_follow_their_generator():
+    values = [np.random.default_rng(0).random((3, 30))]
+    assert (crossed(values, 100, seed=1) == crossed(values, 100, seed=1)).all()
+    assert (crossed(values, 100, seed=1) != crossed(values, 100, seed=2)).any()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([], "for every test set"),
+        ([np.ones(3)], "for every test set"),
+        ([np.ones((2, 0))], "for every test set"),
+        ([np.ones((2, 3)), np.ones((3, 3))], r"\[2, 3\] seeds"),
+        ([np.array([[1.0, np.nan]])], "not finite"),
+    ],
+)
+def test_what_cannot_be_drawn_from_is_said(values, message):
+    with pytest.raises(InputError, match=message):
+        crossed(values)
+
+
+def test_the_p_value_of_a_bootstrap_is_the_level_whose_interval_touches_zero():
+    means = np.random.default_rng(5).normal(0.2, 0.1, 9_999)
+    p = bootstrap_p_value(means)
+    assert p == pytest.approx(2 * stats.norm.cdf(-2), rel=0.2)
+    assert np.quantile(means, p / 2) == pytest.approx(0, abs=0.01)
+    assert bootstrap_p_value(-means) == p
+    assert bootstrap_p_value(np.ones(999)) == 2 / 1000
+    assert bootstrap_p_value(np.zeros(999)) == 1.0
