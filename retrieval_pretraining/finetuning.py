@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,12 @@ def finetune(
     for group in (run.model, run.data, run.contrastive, run.card):
         group.check()
     _check_evaluation(run)
-    say = _speaker(args)
+    with _bars_of_datasets(shown=_bars(args) is None):
+        return _finetune(run)
+
+
+def _finetune(run: FinetuneRun) -> dict[str, Any]:
+    args, say = run.args, _speaker(run.args)
     prepare_output(run.model, args)
     checkpoint = find_checkpoint(args)
     repository = None
@@ -225,6 +231,20 @@ def _speaker(args) -> Callable[[str], None]:
 def _bars(args) -> bool | None:
     """None: a bar where it takes long."""
     return None if args.process_index == 0 and not args.disable_tqdm else False
+
+
+@contextmanager
+def _bars_of_datasets(*, shown: bool) -> Iterator[None]:
+    import datasets
+
+    change = not shown and not datasets.are_progress_bars_disabled()
+    if change:
+        datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if change:
+            datasets.enable_progress_bars()
 
 
 def _modules(encoder: SentenceTransformersEncoder) -> str:
