@@ -22,23 +22,19 @@ GUR) is a plain model of the backbone's own class, for everything else. `--help`
 
 import functools
 import json
-import os
-import signal
 import sys
 import time
 from pathlib import Path
 
-import torch
 from transformers import set_seed
 
 from retrieval_pretraining.added_terms import read_terms
 from retrieval_pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments, parse_arguments
-from retrieval_pretraining.bm25 import bm25_run
 from retrieval_pretraining.card_arguments import CardArguments
 from retrieval_pretraining.cleaning_settings import CleaningSettings
 from retrieval_pretraining.co2 import CO2Tracker
-from retrieval_pretraining.door import report_push_error
-from retrieval_pretraining.errors import InputError, PushError
+from retrieval_pretraining.door import exit_status
+from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.gur_arguments import GURArguments
 from retrieval_pretraining.hub_pushes import open_for_arguments
 from retrieval_pretraining.mining_settings import MiningSettings
@@ -46,11 +42,12 @@ from retrieval_pretraining.mixing import mix
 from retrieval_pretraining.model_card import model_card
 from retrieval_pretraining.objectives import OBJECTIVES, Run
 from retrieval_pretraining.retrieval_evaluation import (
+    bm25_beside,
     evaluate_retrieval,
     format_table,
     load_retrieval_data,
     retrieval_metrics,
-    sample,
+    training_sample,
 )
 from retrieval_pretraining.run_folder import (
     changed_settings,
@@ -66,8 +63,6 @@ from retrieval_pretraining.trainer import NonFiniteLossError, SaveOnSignal
 
 ARGUMENTS = [ModelArguments, DataArguments, PretrainingArguments, GURArguments, MiningSettings, CleaningSettings]
 ARGUMENTS += [CardArguments]
-
-BM25_DOCUMENTS = 100_000  # of so many or fewer it takes seconds
 
 
 def say(args: PretrainingArguments, message: str):
@@ -307,22 +302,11 @@ def _mix_in(objective, examples, tokenizer, length: int, data: DataArguments, ar
 
 
 def _retrieval_sample(retrieval, data: DataArguments, args: PretrainingArguments):
-    """What is searched at the evaluations during training, where time counts."""
+    """What is searched at the evaluations during training."""
     if retrieval is None or args.eval_strategy == "no":
         return retrieval
-    part = sample(
-        retrieval,
-        max_queries=data.eval_retrieval_max_queries or None,
-        max_documents=data.eval_retrieval_max_documents or None,
-        seed=args.seed,
-    )
-    if len(part.corpus_ids) < len(retrieval.corpus_ids) or len(part.query_ids) < len(retrieval.query_ids):
-        say(
-            args,
-            f"retrieval during training: {len(part.query_ids):,} of {len(retrieval.query_ids):,} queries in "
-            f"{len(part.corpus_ids):,} of {len(retrieval.corpus_ids):,} documents, which is easier than in all",
-        )
-    return part
+    limits = {"max_queries": data.eval_retrieval_max_queries, "max_documents": data.eval_retrieval_max_documents}
+    return training_sample(retrieval, **limits, seed=args.seed, say=functools.partial(say, args))
 
 
 def _retrieve(objective, model, tokenizer, retrieval, length: int, args: PretrainingArguments) -> dict[str, float]:
@@ -338,35 +322,13 @@ def _retrieve(objective, model, tokenizer, retrieval, length: int, args: Pretrai
 
 
 def _bm25(retrieval, args: PretrainingArguments) -> dict[str, float] | None:
-    """What the scores stand beside, where it is cheap and installed."""
-    if args.process_index != 0 or len(retrieval.corpus_ids) > BM25_DOCUMENTS:
-        return None
-    try:
-        return retrieval_metrics(bm25_run(retrieval, top_k=100), retrieval.qrels)
-    except InputError as error:
-        say(args, f"without BM25: {error}")
-        return None
+    run = bm25_beside(retrieval, functools.partial(say, args)) if args.process_index == 0 else None
+    return None if run is None else retrieval_metrics(run, retrieval.qrels)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line: returns the exit status."""
-    try:
-        run(*parse_arguments(ARGUMENTS, arguments))
-    except (InputError, NonFiniteLossError) as error:
-        # A mistake is made by all processes alike; a loss goes bad in one of them.
-        if isinstance(error, NonFiniteLossError) or os.environ.get("RANK", "0") == "0":
-            print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, InputError) else 1
-    except PushError as error:
-        report_push_error(error)
-        return 1
-    except KeyboardInterrupt:
-        print("\nStopped.", file=sys.stderr)
-        return 128 + signal.SIGINT
-    finally:
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
-    return 0
+    return exit_status(lambda: run(*parse_arguments(ARGUMENTS, arguments)), failures=(NonFiniteLossError,))
 
 
 if __name__ == "__main__":

@@ -86,6 +86,7 @@ setup(
         "modeling_retromae",
         "run_evaluation",
         "run_experiments",
+        "run_finetune",
         "run_pretrain",
     ],
     packages=find_packages(include=["retrieval_pretraining", "retrieval_pretraining.*"]),
@@ -95,6 +96,7 @@ setup(
     entry_points={
         "console_scripts": [
             "retromae-pretrain = run_pretrain:main",
+            "retromae-finetune = run_finetune:main",
             "retromae-mine-pairs = mine_pairs:main",
             "retromae-evaluate = run_evaluation:main",
             "retromae-experiments = run_experiments:main",

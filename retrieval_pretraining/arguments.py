@@ -164,8 +164,8 @@ class ModelArguments:
 
 
 @dataclass
-class TextArguments:
-    """The text and how it is read."""
+class ReadingArguments:
+    """What a run reads, and how files are read."""
 
     train_file: list[str] | None = field(
         default=None,
@@ -177,10 +177,6 @@ class TextArguments:
     dataset_name: str | None = field(default=None, metadata=_help("A dataset on the Hub, in place of --train_file."))
     dataset_config_name: str | None = field(default=None, metadata=_help("Its configuration."))
     train_split_name: str = field(default="train", metadata=_help("Its split."))
-    text_column_name: str = field(default="text", metadata=_help("Column or key that holds the text."))
-    title_column_name: str | None = field(
-        default=None, metadata=_help("Column or key of a title, which is put before the text.")
-    )
     encoding: str = field(default="utf-8", metadata=_help("Encoding of the files, such as gb18030."))
     encoding_errors: str = field(
         default="strict",
@@ -196,6 +192,23 @@ class TextArguments:
             choices=READING_CHOICES["on_bad_line"],
         ),
     )
+
+    def check(self):
+        if (self.train_file is None) == (self.dataset_name is None):
+            raise InputError("Give either --train_file (files, folders or globs) or --dataset_name (on the Hub).")
+        for name, choices in READING_CHOICES.items():
+            if hasattr(self, name):
+                _check_choice(name, getattr(self, name), choices)
+
+
+@dataclass
+class TextArguments(ReadingArguments):
+    """The text and how it is read."""
+
+    text_column_name: str = field(default="text", metadata=_help("Column or key that holds the text."))
+    title_column_name: str | None = field(
+        default=None, metadata=_help("Column or key of a title, which is put before the text.")
+    )
     document_separator: str = field(
         default="line",
         metadata=_help(
@@ -209,11 +222,28 @@ class TextArguments:
         """How every text of a run is read, as `load_documents` takes it."""
         return {name: getattr(self, name) for name in _READING_OPTIONS}
 
-    def check(self):
-        if (self.train_file is None) == (self.dataset_name is None):
-            raise InputError("Give either --train_file (files, folders or globs) or --dataset_name (on the Hub).")
-        for name, choices in READING_CHOICES.items():
-            _check_choice(name, getattr(self, name), choices)
+
+@dataclass
+class SearchArguments:
+    """Where a run searches before, during and after its training."""
+
+    eval_retrieval_dir: str | None = field(
+        default=None,
+        metadata=_help("Folder in BEIR layout (corpus.jsonl, queries.jsonl, qrels/): retrieval before and after."),
+    )
+    eval_retrieval_split: str = field(default="test", metadata=_help("Which qrels of it."))
+    eval_retrieval_max_documents: int = field(
+        default=2000,
+        metadata=_help("During training, search in so many documents: the judged ones, and random others; 0: in all."),
+    )
+    eval_retrieval_max_queries: int = field(
+        default=300, metadata=_help("During training, search for so many queries, drawn at random; 0: for all.")
+    )
+
+    def check_search(self):
+        for name in ("eval_retrieval_max_documents", "eval_retrieval_max_queries"):
+            if getattr(self, name) < 0:
+                raise InputError(f"--{name} is 1 or more, or 0 for all, not {getattr(self, name)}.")
 
 
 @dataclass
@@ -283,7 +313,7 @@ class PairArguments(TextArguments):
 
 
 @dataclass
-class DataArguments(TextArguments):
+class DataArguments(SearchArguments, TextArguments):
     """The text, how it is cut and how it is masked."""
 
     mix_file: list[str] | None = field(
@@ -333,18 +363,6 @@ class DataArguments(TextArguments):
     decoder_mlm_probability: float = field(
         default=0.5, metadata=_help("Share of the words hidden from each row of the decoder.")
     )
-    eval_retrieval_dir: str | None = field(
-        default=None,
-        metadata=_help("Folder in BEIR layout (corpus.jsonl, queries.jsonl, qrels/): retrieval before and after."),
-    )
-    eval_retrieval_split: str = field(default="test", metadata=_help("Which qrels of it."))
-    eval_retrieval_max_documents: int = field(
-        default=2000,
-        metadata=_help("During training, search in so many documents: the judged ones, and random others; 0: in all."),
-    )
-    eval_retrieval_max_queries: int = field(
-        default=300, metadata=_help("During training, search for so many queries, drawn at random; 0: for all.")
-    )
 
     def mixed_shares(self) -> list[float]:
         """The share of the examples that each of `mix_file` gets."""
@@ -378,9 +396,7 @@ class DataArguments(TextArguments):
             raise InputError("--init_weights corpus reads all text first: leave out --streaming.")
         if self.streaming and self.validation_split_percentage > 0:
             raise InputError("--streaming cannot hold out a share of the text: give --validation_file.")
-        for name in ("eval_retrieval_max_documents", "eval_retrieval_max_queries"):
-            if getattr(self, name) < 0:
-                raise InputError(f"--{name} is 1 or more, or 0 for all, not {getattr(self, name)}.")
+        self.check_search()
         if self.shuffle_buffer_size < 1:
             raise InputError(f"--shuffle_buffer_size is 1 (no shuffling) or more, not {self.shuffle_buffer_size}.")
 

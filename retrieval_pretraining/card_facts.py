@@ -39,12 +39,22 @@ _CITATIONS = {
   author = {Devlin, Jacob and Chang, Ming-Wei and Lee, Kenton and Toutanova, Kristina},
   booktitle = {Proceedings of NAACL-HLT}, year = {2019}, note = {arXiv 1810.04805}
 }""",
+    "finetune": """@inproceedings{reimers-gurevych-2019-sentence,
+  title = {Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks},
+  author = {Reimers, Nils and Gurevych, Iryna},
+  booktitle = {Proceedings of EMNLP-IJCNLP}, year = {2019}, note = {arXiv 1908.10084}
+}""",
+    "gradcache": """@misc{gao2021scaling,
+  title = {Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup},
+  author = {Gao, Luyu and Zhang, Yunyi and Han, Jiawei and Callan, Jamie},
+  year = {2021}, eprint = {2101.06983}, archivePrefix = {arXiv}
+}""",
     "gur": """@misc{gur,
   title = {Generate to Understand for Representation},
   year = {2023}, eprint = {2306.10056}, archivePrefix = {arXiv}
 }""",
 }
-_CITED = {"dupmae": ("retromae", "dupmae")}  # builds on it
+_CITED = {"dupmae": ("retromae", "dupmae"), "finetune": ("finetune", "gradcache")}  # build on each other
 
 
 def citation(objective: str) -> str:
@@ -66,7 +76,7 @@ def fact_tables(model, run: Run, results: dict[str, Any], *, units: str, tokens:
             "start": shown(source, on_hub=True) if source else f"from scratch, {run.model.init_weights} weights",
         },
         "Data": {
-            "text": ", ".join(_texts(run.data)),
+            "text": ", ".join(shown_texts(run.data)),
             "mixed in": _mixed_in(run.data),
             "language": ", ".join(run.card.language or []),
             "documents": results.get("documents"),
@@ -74,7 +84,7 @@ def fact_tables(model, run: Run, results: dict[str, Any], *, units: str, tokens:
             "tokens": tokens,
             "cleaned": results.get("cleaning"),
         },
-        "Run": {**_run_facts(run, results), "transformers": transformers.__version__, "torch": torch.__version__},
+        "Run": run_facts(run.args, results, pairs=run.model.objective == "gur"),
     }
 
 
@@ -107,21 +117,22 @@ def _gur_facts(model, run: Run) -> tuple[dict, str]:
     return facts, f"{config.backbone_type}, {sizes}, {model.base_model.num_parameters():,} to encode"
 
 
-def _run_facts(run: Run, results: dict[str, Any]) -> dict[str, Any]:
-    args = run.args
+def run_facts(args, results: dict[str, Any], *, pairs: bool) -> dict[str, Any]:
+    """How it was trained, and on what; of `pairs` the negatives are those of a batch, not of a step."""
     size = args.per_device_train_batch_size * args.world_size
-    is_gur = run.model.objective == "gur"  # its negatives are those of a batch, not of a step
     co2 = results.get("co2_grams")
     return {
         "steps": results.get("steps"),
-        "pairs a batch" if is_gur else "batch": size if is_gur else size * args.gradient_accumulation_steps,
-        "batches a step": args.gradient_accumulation_steps if is_gur else None,
+        "pairs a batch" if pairs else "batch": size if pairs else size * args.gradient_accumulation_steps,
+        "batches a step": args.gradient_accumulation_steps if pairs else None,
         "learning rate": f"{args.learning_rate:g}, {getattr(args.lr_scheduler_type, 'value', args.lr_scheduler_type)}",
         "seed": args.seed,
         "precision": "bf16 autocast" if args.bf16 else "fp16 autocast" if args.fp16 else "float32",
         "hardware": hardware(args),
         "time": _time(results),
         "CO2": None if co2 is None else f"{co2:.3g} g (estimate of codecarbon)",
+        "transformers": transformers.__version__,
+        "torch": torch.__version__,
     }
 
 
@@ -152,7 +163,8 @@ def _time(results: dict[str, Any]) -> str | None:
     return " ".join(parts) + after
 
 
-def _texts(data) -> list[str]:
+def shown_texts(data) -> list[str]:
+    """What a run has read, without what is private about the place."""
     if data.dataset_name:
         return [" ".join(filter(None, (shown(data.dataset_name, on_hub=True), data.dataset_config_name)))]
     return [shown(name) for name in data.train_file]

@@ -22,6 +22,7 @@ from retrieval_pretraining.corpus_cache import (
     cache_key,
     cleaning_fingerprint,
     file_cache_key,
+    generated_dataset,
     write_atomically,
 )
 from retrieval_pretraining.corpus_counts import CorpusCounts, add_to
@@ -348,15 +349,7 @@ def _load(read: Callable[[CorpusCounts], Iterator[str]], sources: Sequence[Any],
 
     root = Path(cache_dir or datasets.config.HF_DATASETS_CACHE)
     counts_file = root / CACHE_FOLDER / f"{key}.json"
-    try:
-        # Our own key: that of `datasets` hashes the code of the generator, and not the state of the files.
-        dataset = datasets.Dataset.from_generator(
-            generate, features=text_features(), cache_dir=str(root), fingerprint=key
-        )
-    except datasets.exceptions.DatasetGenerationError as error:
-        if isinstance(error.__cause__, InputError):
-            raise error.__cause__ from None
-        raise
+    dataset = generated_dataset(generate, text_features(), key, root)
     if counts_file.exists():
         return dataset, CorpusCounts(**json.loads(counts_file.read_text()))
     counts = CorpusCounts()

@@ -5,14 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retrieval_pretraining.cleaning_settings import CleaningSettings
+from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.hub_text import open_hub_dataset
 from retrieval_pretraining.remote_files import AnyFile, RemoteFile, file_state
 from retrieval_pretraining.source_files import file_labels, resolve_files
+
+if TYPE_CHECKING:
+    from datasets import Dataset, Features
 
 CACHE_FOLDER = "retrieval_pretraining"
 # Part of every cache key: raise it when the same file would be read as other documents than before.
@@ -63,6 +67,25 @@ def file_cache_key(files: Sequence[AnyFile], options: dict) -> str:
 
 def cache_key(content: Any, options: dict) -> str:
     return hashlib.sha256(json.dumps([READER_VERSION, content, options], sort_keys=True).encode()).hexdigest()[:32]
+
+
+def generated_dataset(
+    generate: Callable[[], Iterator[dict[str, Any]]],
+    features: Features,
+    key: str,
+    cache_dir: str | os.PathLike | None,
+) -> Dataset:
+    """The dataset of the rows that `generate` gives; from the cache if it is there under this key, our own: that of
+    `datasets` hashes the code of the generator, and not the state of the files. An `InputError` of a row is raised."""
+    import datasets
+
+    cache_dir = None if cache_dir is None else str(cache_dir)
+    try:
+        return datasets.Dataset.from_generator(generate, features=features, cache_dir=cache_dir, fingerprint=key)
+    except datasets.exceptions.DatasetGenerationError as error:
+        if isinstance(error.__cause__, InputError):
+            raise error.__cause__ from None
+        raise
 
 
 def write_atomically(path: Path, text: str) -> None:

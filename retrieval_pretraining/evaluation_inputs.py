@@ -49,8 +49,8 @@ def read_rows(
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{path}: there is no such file; check the path.")
-    file = _EvaluationFile(path, CorpusCounts(), optional=frozenset(optional))
-    file.needs = needs
+    file = SourceFile(path, CorpusCounts(), optional=frozenset(optional))
+    file.column_advice = f"give {needs}."
     if file.kind == ".txt":
         raise InputError(f"{path}: text without columns; convert it to jsonl, csv, tsv or parquet with {needs}.")
     # A list: that no row of a jsonl file has a column is known at its end, and says more than that the first lacks it.
@@ -70,11 +70,3 @@ def dataset_name(file: Path) -> str:
     """What a dataset of one file is called: by the file, or by its folder where the file is only called "test"."""
     stem = file.name.split(".")[0]
     return file.resolve().parent.name if stem in _SPLITS else stem
-
-
-class _EvaluationFile(SourceFile):
-    needs = ""
-
-    def missing_column(self, name: str, columns: Sequence[str], present: Sequence[str]) -> InputError:
-        listed = ", ".join(map(str, present[:20])) + (", ..." if len(present) > 20 else "") or "none"
-        return InputError(f"{self.path}: no column '{name}'; columns present: {listed}; give {self.needs}.")

@@ -60,6 +60,7 @@ from .card_arguments import CardArguments
 from .cleaning_settings import CleaningSettings
 from .errors import InputError
 from .evaluation_arguments import EvaluationArguments
+from .finetune_arguments import ContrastiveArguments, FinetuneDataArguments, FinetuneModelArguments
 from .gur_arguments import GURArguments
 from .mining_settings import MiningSettings
 
@@ -71,6 +72,10 @@ DOORS: dict[str, tuple[type, ...]] = {  # what can be set at them
     "run_pretrain.py": (
         *(ModelArguments, DataArguments, PretrainingArguments, GURArguments, MiningSettings, CleaningSettings),
         CardArguments,
+    ),
+    # What sentence-transformers adds to the arguments of training is set by nobody here.
+    "run_finetune.py": (
+        *(FinetuneModelArguments, FinetuneDataArguments, PretrainingArguments, ContrastiveArguments, CardArguments),
     ),
     "mine_pairs.py": (PairArguments, MiningSettings, CleaningSettings),
     EVALUATION: (EvaluationArguments,),
@@ -343,8 +348,8 @@ class _Plan:
 
 def _check_stage(name: str, stage: Mapping[str, Any], path: Path):
     door = stage.get("door")
-    if door not in (*DOORS, *TRAINING):
-        raise InputError(f"{path}: the door of stage {name} is one of {', '.join((*DOORS, TRAINING[1]))}, not {door}.")
+    if door not in DOORS:
+        raise InputError(f"{path}: the door of stage {name} is one of {', '.join(DOORS)}, not {door}.")
     for flag in stage:
         if flag not in ("door", "recipe", "unless"):
             _check_flag(door, str(flag), f"{path}: the stage {name} sets")
@@ -353,8 +358,7 @@ def _check_stage(name: str, stage: Mapping[str, Any], path: Path):
 
 
 def _check_flag(door: str, name: str, who: str):
-    if door in DOORS:
-        check_name(name, [entry.name for group in DOORS[door] for entry in fields(group) if entry.init], who)
+    check_name(name, [entry.name for group in DOORS[door] for entry in fields(group) if entry.init], who)
 
 
 def _check_names(experiment: Experiment, path: Path):

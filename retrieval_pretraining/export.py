@@ -42,7 +42,7 @@ def write_sentence_transformers_files(
         "pooling_mode_cls_token": pooling == "cls",
         "pooling_mode_mean_tokens": pooling == "mean",
         "include_prompt": True,
-    }
+    } | ({"pooling_mode_lasttoken": True} if pooling == "lasttoken" else {})
     files = {
         "modules.json": modules,
         "sentence_bert_config.json": {"max_seq_length": max_seq_length, "do_lower_case": False},

@@ -9,7 +9,6 @@ the weight of the norm, a diagonal matrix before `wo`. Two dense layers are ther
 A gated head, `act(wi_0(x)) * wi_1(x)`, has no such form.
 """
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -17,7 +16,7 @@ from transformers import AutoModelForTextEncoding
 
 from modeling_gur import GURModel
 from retrieval_pretraining.errors import InputError
-from retrieval_pretraining.extras import import_extra
+from retrieval_pretraining.extras import import_extra, sentence_transformers_part
 
 _POOLINGS = {
     "eos": "lasttoken",
@@ -53,10 +52,7 @@ def write_plain_layers(model: GURModel, tokenizer, folder: str | Path, *, max_se
     if reason is not None:
         raise InputError(f"This GUR model cannot be written without code of its own: {reason}.")
     sentence_transformers = import_extra("sentence_transformers", "sentence-transformers")
-    # Their place from version 6 on, and before.
-    new = find_spec("sentence_transformers.sentence_transformer") is not None
-    place = "sentence_transformer.modules" if new else "models"
-    modules = import_extra(f"sentence_transformers.{place}", "sentence-transformers")
+    modules = sentence_transformers_part("modules")
     folder = Path(folder)
     config = model.config
     encoder = AutoModelForTextEncoding.from_config(config.to_backbone_config()).to(model.dtype)

@@ -23,11 +23,11 @@ _MODEL = (
 )
 _FOLDERS = {
     **{name: _MODEL for name in ("encoder", "backbone")},
-    **{name: ("config.json",) for name in ("1_Pooling", "2_Normalize")},
     "onnx": ("*.onnx", "*.onnx.data", "*.onnx_data", "*.json"),
     ".eval_results": ("*.yaml",),
     "images": ("losses.png", "retrieval.png"),  # of the card
 }
+_MODULE = ("*.json", "*.safetensors")  # a layer of sentence-transformers in a folder of its own
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 _ARGUMENTS = ("training_args.json", "training_args.bin")  # of one machine: paths, host names
 _WEIGHTS = ("model*.safetensors", "model.safetensors.index.json")
@@ -40,7 +40,8 @@ def model_files(folder: str | Path) -> Files:
     """
     folder = Path(folder)
     files: Files = {}
-    for place, names in {"": _MODEL, **_FOLDERS}.items():
+    layers = {place: _MODULE for inner in ("", "encoder") for place in _layer_folders(folder, inner)}
+    for place, names in {"": _MODEL, **layers, **_FOLDERS}.items():
         for path in sorted((folder / place).glob("*")):
             wanted = any(fnmatchcase(path.name, name) for name in names)
             if wanted and path.is_file() and path.suffix not in _PICKLES:
@@ -51,6 +52,20 @@ def model_files(folder: str | Path) -> Files:
     files |= _code_files(folder)
     _check_weights(folder)
     return files
+
+
+def _layer_folders(folder: Path, inner: str) -> list[str]:
+    """The folders that the `modules.json` of a model, or of the one inside it, names."""
+    path = folder / inner / "modules.json"
+    if not path.is_file():
+        return []
+    places = [str(module.get("path", "")) for module in json.loads(path.read_text(encoding="utf-8"))]
+    for place in filter(None, places):
+        if not re.fullmatch(r"\w+", place):
+            raise InputError(f"{path} names {place!r}, which is no folder beside it; save the model anew.")
+        if not (path.parent / place).is_dir() and not place.endswith("_Normalize"):  # which has no settings
+            raise InputError(f"{path.parent} has no {place}, which its modules.json needs; save the model anew.")
+    return [f"{inner}/{place}" if inner else place for place in filter(None, places)]
 
 
 def checkpoint_files(folder: str | Path, place: str) -> Files:

@@ -56,21 +56,24 @@ def model_card(
 ) -> str:
     """The text of the card. `InputError` for metadata that the Hub would refuse."""
     run, config = objective.run, model.config
-    name = " ".join(Path(folder).absolute().name.split())
     is_gur = run.model.objective == "gur"
     encoder = getattr(config, "encoder_config", config)
-    evaluation, measured_before = kept_evaluation(old, steps=results.get("steps"))
-    data = _metadata(name, model, objective, results, measured_before)
+    tags = ["pretraining", run.model.objective, *(["text2text-generation"] if is_gur else [])]
     facts = fact_tables(model, run, results, units=objective.units[1 - is_gur], tokens=objective.token_count)
     revision = run.args.hub_revision or "main"
-    card = ModelCard.from_template(
-        data,
-        template_str=TEMPLATE.read_text(encoding="utf-8"),
+    return render_card(
+        folder,
+        old,
+        results,
+        data=run.data,
+        args=run.args,
+        card=run.card,
+        base_model=run.model.model_name_or_path,
+        tags=[model.config.model_type, *tags],
+        training_type="pre-training",
         family="gur" if is_gur else "retromae",
-        title=re.sub(r"([\\`*_<>\[\]])", r"\\\1", name),
         method=METHODS[run.model.objective],
-        # A text in double quotes is the same in JSON and in Python.
-        where=json.dumps(run.args.hub_model_id or Path(folder).absolute().name, ensure_ascii=False),
+        where=where_it_is(folder, run.args),
         revision=json.dumps(revision),
         pinned="" if revision == "main" else f"revision={json.dumps(revision)}, ",
         kind=config.backbone_type if is_gur else encoder.model_type,
@@ -83,53 +86,86 @@ def model_card(
         dimensions=config.projection_dim if is_gur else encoder.hidden_size,
         dtype=str(next(model.parameters()).dtype).removeprefix("torch."),
         max_seq_length=results["max_seq_length"],
-        tables={heading: _rows(facts) for heading, facts in facts.items()},
-        results=_results(results, plots or {}),
+        prompts="none",
+        tables=facts,
+        results=results_text(results, plots or {}, how="with no fine-tuning", opening="As it is, it"),
         limitations=_limitations(run, results),
         citation=citation(run.model.objective),
-        evaluation=evaluation,
     )
-    text = re.sub(r"\n{3,}", "\n\n", card.content).rstrip() + "\n"
+
+
+def render_card(
+    folder: str | Path,
+    old: str,
+    measured: dict[str, Any],
+    *,
+    data,
+    args,
+    card,
+    base_model: str | None,
+    tags: list[str],
+    training_type: str,
+    tables: dict[str, dict],
+    **fields,
+) -> str:
+    """The text of a card from the template, with what outlives of the `old` one. `data`, `args` and `card` are groups
+    of arguments of a run, `tables` heading -> name -> value, `fields` what else the template names."""
+    name = " ".join(Path(folder).absolute().name.split())
+    evaluation, measured_before = kept_evaluation(old, steps=measured.get("steps"))
+    evaluated = _model_index(data, measured)
+    of_ours = {(score.unique_identifier, score.metric_type) for score in evaluated}
+    evaluated += [score for score in measured_before if (score.unique_identifier, score.metric_type) not in of_ours]
+    made = ModelCard.from_template(
+        _metadata(name, data, args, card, base_model, tags, training_type, measured, evaluated),
+        template_str=TEMPLATE.read_text(encoding="utf-8"),
+        title=re.sub(r"([\\`*_<>\[\]])", r"\\\1", name),
+        tables={heading: _rows(facts) for heading, facts in tables.items()},
+        evaluation=evaluation,
+        **fields,
+    )
+    text = re.sub(r"\n{3,}", "\n\n", made.content).rstrip() + "\n"
     check_card(text)
     return text
+
+
+def where_it_is(folder: str | Path, args) -> str:
+    """What the snippets load, in double quotes, which is the same in JSON and in Python."""
+    return json.dumps(args.hub_model_id or Path(folder).absolute().name, ensure_ascii=False)
 
 
 # --- Metadata -----------------------------------------------------------------------------------------------------
 
 
-def _metadata(name: str, model, objective, results: dict[str, Any], measured_before: list[EvalResult]):
-    run = objective.run
-    tags = ["sentence-transformers", "feature-extraction", model.config.model_type, "pretraining", run.model.objective]
-    texts = [run.data.dataset_name, *(run.data.train_file or []), *(run.data.mix_file or [])]
-    datasets = [hub_id(text) for text in texts if text and (text == run.data.dataset_name or text.startswith("hf://"))]
-    evaluated = _model_index(run, results)
-    of_ours = {(score.unique_identifier, score.metric_type) for score in evaluated}
-    evaluated += [score for score in measured_before if (score.unique_identifier, score.metric_type) not in of_ours]
+def _metadata(
+    name: str, data, args, card, base_model, tags, training_type, results: dict[str, Any], evaluated: list[EvalResult]
+):
+    texts = [data.dataset_name, *(data.train_file or []), *(getattr(data, "mix_file", None) or [])]
+    datasets = [hub_id(text) for text in texts if text and (text == data.dataset_name or text.startswith("hf://"))]
     fields = {
-        "language": run.card.language,
-        **license_fields(run.card.license),
+        "language": card.language,
+        **license_fields(card.license),
         "library_name": "sentence-transformers",
         "pipeline_tag": "sentence-similarity",
-        "tags": list(dict.fromkeys([*tags, *(["text2text-generation"] if run.model.objective == "gur" else [])])),
-        "base_model": hub_id(run.model.model_name_or_path),
+        "tags": list(dict.fromkeys(["sentence-transformers", "feature-extraction", *tags])),
+        "base_model": hub_id(base_model),
         "datasets": list(dict.fromkeys(datasets)),
     }
     if results.get("co2_grams") is not None:
         fields["co2_eq_emissions"] = {
             "emissions": results["co2_grams"],
             "source": "codecarbon",
-            "training_type": "pre-training",
-            "hardware_used": hardware(run.args),
+            "training_type": training_type,
+            "hardware_used": hardware(args),
         }
     if evaluated:
         fields |= {"model_name": name or "model", "eval_results": evaluated}
     return ModelCardData(**without_nothing(fields))
 
 
-def _model_index(run, results: dict[str, Any]) -> list[EvalResult]:
+def _model_index(data, results: dict[str, Any]) -> list[EvalResult]:
     """What the finished model reached, named as `run_evaluation.py` does, whose scores take the place of these."""
     after = (results.get("retrieval") or {}).get("after") or {}
-    dataset = {"kind": "retrieval", "name": results.get("retrieval_name"), "split": run.data.eval_retrieval_split}
+    dataset = {"kind": "retrieval", "name": results.get("retrieval_name"), "split": data.eval_retrieval_split}
     return [eval_result(dataset, metric, value) for metric, value in after.items() if _is_number(value)]
 
 
@@ -145,12 +181,13 @@ def _cell(value: Any) -> str:
     return " ".join(str(value).split()).replace("|", "\\|")
 
 
-def _results(results: dict[str, Any], plots: dict[str, str]) -> str:
-    parts = [*_retrieval(results, plots), *_losses(results, plots)]
+def results_text(results: dict[str, Any], plots: dict[str, str], *, how: str, opening: str) -> str:
+    """Search before and after beside BM25, and the losses; `how` it was searched, `opening` of what is said of it."""
+    parts = [*_retrieval(results, plots, how, opening), *_losses(results, plots)]
     return "\n\n".join(parts) or "Nothing was measured yet."
 
 
-def _retrieval(results: dict[str, Any], plots: dict[str, str]) -> list[str]:
+def _retrieval(results: dict[str, Any], plots: dict[str, str], how: str, opening: str) -> list[str]:
     rows = {"bm25": results.get("bm25"), **(results.get("retrieval") or {})}
     rows = {when: row for when, row in rows.items() if row}
     if not rows:
@@ -160,11 +197,12 @@ def _retrieval(results: dict[str, Any], plots: dict[str, str]) -> list[str]:
     for when, row in rows.items():
         lines.append(f"| {_ROWS.get(when, when)} | {' | '.join(_number(row.get(name), 3) for name in metrics)} |")
     named = f" in {_cell(results['retrieval_name'])}" if results.get("retrieval_name") else ""
-    parts = [f"Search{named}, all documents, by the cosine of the vectors, with no fine-tuning:", "\n".join(lines)]
+    parts = [f"Search{named}, all documents, by the cosine of the vectors, {how}:", "\n".join(lines)]
     bm25, after = (rows.get(when, {}).get(metrics[0]) for when in ("bm25", "after"))
     if _is_number(bm25) and _is_number(after):
         relation = "behind" if after < bm25 else "level with" if after == bm25 else "ahead of"
-        parts.append(f"As it is, it is {relation} BM25 here.")
+        parts.append(f"{opening} is {relation} BM25 here.")
+    parts += results.get("comparisons") or []
     return parts + ([f"![{plots['retrieval']}](images/retrieval.png)"] if "retrieval" in plots else [])
 
 

@@ -37,7 +37,7 @@ FORMATS = ("encoder", "sentence-transformers", "t5", "onnx")
 RECORD = "export.json"  # what was exported; also how an earlier export is known, which alone may be overwritten
 
 _PROMPTS = "config_sentence_transformers.json"
-_TEXTS = ("a", "A text of a few words.", "another, longer text " * 20)
+_TEXTS = ("a", "A text of a few words.", "another, longer text of words " * 20 + "and an end")
 
 
 @dataclass
@@ -172,7 +172,7 @@ def _write_sentence_transformers(source, folder, args, model_type, say):
             write_sentence_vector_files(folder, max_seq_length=length)
     _copy_prompts(source, folder)
     if not facts["trust_remote_code"]:
-        _check_same_vectors(ours, folder)
+        check_same_vectors(ours, load_encoder(folder, device="cpu"), "Use another format.")
     return facts
 
 
@@ -226,9 +226,8 @@ def _copy_prompts(source: Path, folder: Path):
         path.write_text(json.dumps({**written, **kept}, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _check_same_vectors(ours: TextEncoder, folder: Path):
-    """What was written gives the vectors of the checkpoint."""
-    exported = load_encoder(folder, device="cpu", query_prompt="", document_prompt="")
-    off = np.abs(exported.encode(_TEXTS) - ours.encode(_TEXTS)).max()
+def check_same_vectors(ours: TextEncoder, theirs: TextEncoder, advice: str):
+    """`InputError` unless two forms of a model give the same vectors."""
+    off = np.abs(theirs.encode(_TEXTS) - ours.encode(_TEXTS)).max()
     if not off < 1e-4:
-        raise InputError(f"The export gives other vectors than the checkpoint, by {off:.2g}: use another format.")
+        raise InputError(f"In this form the model gives other vectors than the checkpoint, by {off:.2g}. {advice}")

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from retrieval_pretraining.corpus import iterate_documents
-from retrieval_pretraining.corpus_cache import corpus_fingerprint, file_cache_key
+from retrieval_pretraining.corpus_cache import corpus_fingerprint, file_cache_key, generated_dataset
 from retrieval_pretraining.documents import text_features
 from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.hub_text import open_hub_dataset
@@ -172,14 +172,7 @@ def _pairs_of_files(
     features = datasets.Features({name: datasets.Value("string") for name in ("text", PAIR_COLUMN, "document_id")})
     key = file_cache_key([file.resolve() for file in files], {**options, "columns": columns, "max_samples": most})
     rows = _read_pairs(files, columns, options)
-    try:
-        dataset = datasets.Dataset.from_generator(
-            lambda: itertools.islice(rows, most), features=features, cache_dir=source.get("cache_dir"), fingerprint=key
-        )
-    except datasets.exceptions.DatasetGenerationError as error:
-        if isinstance(error.__cause__, InputError):
-            raise error.__cause__ from None
-        raise
+    dataset = generated_dataset(lambda: itertools.islice(rows, most), features, key, source.get("cache_dir"))
     say(f"pairs: {len(dataset):,} of {len(files)} file{'s' if len(files) > 1 else ''}")
     return dataset
 

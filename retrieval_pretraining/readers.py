@@ -76,17 +76,21 @@ def supported_formats() -> str:
     return f"{', '.join(READERS)}, all but parquet also followed by {', '.join(OPENERS)}"
 
 
-def missing_column(source: object, name: str, columns: Sequence[str], present: str) -> str:
+def missing_column(source: object, name: str, columns: Sequence[str], present: str, advice: str | None = None) -> str:
     """The message for a column that was asked for; the first of `columns` is that of the text."""
-    advice = "name one of them with --text_column_name" if name == columns[0] else "name one of them, or none"
+    if advice is None:
+        advice = "name one of them with --text_column_name" if name == columns[0] else "name one of them, or none"
     return f"{source}: no column '{name}'; columns present: {present}; {advice}"
 
 
 class SourceFile:
     """One file being read: its lines, where the reader stands, and errors that name the place.
 
-    The columns named in `optional` may be absent; a reader gives None for them.
+    The columns named in `optional` may be absent; a reader gives None for them. `column_advice` says what to do about
+    one that is missing, where that is not to name another column of the text.
     """
+
+    column_advice: str | None = None
 
     def __init__(
         self,
@@ -122,7 +126,7 @@ class SourceFile:
     def missing_column(self, name: str, columns: Sequence[str], present: Sequence[str]) -> InputError:
         listed = ", ".join(map(str, present[:_MAX_LISTED])) + (", ..." if len(present) > _MAX_LISTED else "")
         listed = _SURROGATE.sub(REPLACEMENT["replace"], listed)  # a name may hold a bad byte, too
-        return InputError(missing_column(self.path, name, columns, listed or "none"))
+        return InputError(missing_column(self.path, name, columns, listed or "none", self.column_advice))
 
     def lines(self) -> Iterator[str]:
         """Lines with their ends. Only newline and carriage return end one: U+2028 and the like are text."""

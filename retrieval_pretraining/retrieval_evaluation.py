@@ -9,19 +9,21 @@ Every system ends in a `Run`, so BM25 and all models are measured by the same co
 `eval`; reading, encoding and searching do not.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from retrieval_pretraining.bm25 import bm25_run, detect_language
 from retrieval_pretraining.encoding import encode_texts
+from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.retrieval_data import RetrievalData, Run, load_retrieval_data, sample
 from retrieval_pretraining.retrieval_metrics import check_ids, retrieval_metrics
 from retrieval_pretraining.search import search
 
 __all__ = [
     "RetrievalData",
+    "bm25_beside",
     "bm25_run",
     "dense_run",
     "detect_language",
@@ -31,7 +33,10 @@ __all__ = [
     "load_retrieval_data",
     "retrieval_metrics",
     "sample",
+    "training_sample",
 ]
+
+BM25_DOCUMENTS = 100_000  # of so many or fewer it takes seconds
 
 
 def dense_run(
@@ -63,6 +68,30 @@ def evaluate_retrieval(model, tokenizer, data: RetrievalData, **encoding) -> dic
     documents = encode_texts(model, tokenizer, data.corpus_texts, **encoding)
     run = dense_run(queries, documents, data.query_ids, data.corpus_ids, top_k=100)  # no default measure looks deeper
     return retrieval_metrics(run, data.qrels)
+
+
+def bm25_beside(data: RetrievalData, say: Callable[[str], None]) -> Run | None:
+    """What the scores of a run stand beside: 100 documents a query, where that is cheap and installed."""
+    if len(data.corpus_ids) > BM25_DOCUMENTS:
+        return None
+    try:
+        return bm25_run(data, top_k=100)
+    except InputError as error:
+        say(f"without BM25: {error}")
+        return None
+
+
+def training_sample(
+    data: RetrievalData, *, max_queries: int, max_documents: int, seed: int, say: Callable[[str], None]
+) -> RetrievalData:
+    """What is searched at the evaluations during training, where time counts; 0 is all."""
+    part = sample(data, max_queries=max_queries or None, max_documents=max_documents or None, seed=seed)
+    if len(part.corpus_ids) < len(data.corpus_ids) or len(part.query_ids) < len(data.query_ids):
+        say(
+            f"retrieval during training: {len(part.query_ids):,} of {len(data.query_ids):,} queries in "
+            f"{len(part.corpus_ids):,} of {len(data.corpus_ids):,} documents, which is easier than in all"
+        )
+    return part
 
 
 def format_table(rows: list[dict[str, Any]], columns: Sequence[str]) -> str:

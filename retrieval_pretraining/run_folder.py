@@ -84,7 +84,7 @@ def changed_settings(model, data, args, *others, resumed: bool) -> dict[str, tup
     """
     path = Path(args.output_dir) / RUN_ARGUMENTS
     settings = {name: value for group in (model, data, *others) for name, value in asdict(group).items()}
-    settings.pop("token")
+    settings.pop("token", None)
     settings["total batch"] = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
     changed = {}
     if resumed and path.is_file():

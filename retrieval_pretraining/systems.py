@@ -33,7 +33,7 @@ from retrieval_pretraining.model_folders import (
 from retrieval_pretraining.search import check_device
 from retrieval_pretraining.text_encoder import SentenceTransformersEncoder, TextEncoder, check_batch_size
 
-__all__ = ["DTYPES", "PROMPTS", "TextEncoder", "load_encoder"]
+__all__ = ["DTYPES", "PROMPTS", "TextEncoder", "load_encoder", "resolve_prompt"]
 
 logger = logging.getLogger(__name__)
 
@@ -93,8 +93,8 @@ def load_encoder(
     pooling = None if pooling == "auto" else pooling
     options = dict(
         name=(Path(name).expanduser().resolve() if Path(name).expanduser().is_dir() else Path(name)).name,
-        query_prompt=_prompt(query_prompt, "" if files is None else files.query_prompt),
-        document_prompt=_prompt(document_prompt, "" if files is None else files.document_prompt),
+        query_prompt=resolve_prompt(query_prompt, "" if files is None else files.query_prompt),
+        document_prompt=resolve_prompt(document_prompt, "" if files is None else files.document_prompt),
         batch_size=batch_size,
         model_name_or_path=name,
         revision=commit,
@@ -133,7 +133,8 @@ def load_encoder(
     return TextEncoder(model, tokenizer, pooling=pooling, max_seq_length=max_seq_length, **options)
 
 
-def _prompt(given: str | None, own: str) -> str:
+def resolve_prompt(given: str | None, own: str) -> str:
+    """The prompt that was given, or that it is the name of; without one that of the model."""
     return own if given is None else PROMPTS.get(given, given)
 
 
@@ -156,7 +157,7 @@ def _longest(model, tokenizer) -> int | None:
 
 
 @contextmanager
-def _loading(name: str) -> Iterator[None]:
+def quiet_loading(name: str) -> Iterator[None]:
     """The library says nothing about weights, which are checked here; its errors become `InputError`."""
     verbosity, bars = library_logging.get_verbosity(), library_logging.is_progress_bar_enabled()
     library_logging.set_verbosity_error()
@@ -180,7 +181,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _load_tokenizer(folder: Path, name: str, trust_remote_code: bool):
-    with _loading(f"{name}: its tokenizer"):
+    with quiet_loading(f"{name}: its tokenizer"):
         read_config(folder, name)  # which the library reads too, with an error of many lines
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
     if len(tokenizer) < len(tokenizer.all_special_ids) + 10:  # what the library makes of a folder without one
@@ -201,7 +202,7 @@ def _config_and_class(folder: Path, name: str, trust_remote_code: bool) -> tuple
 def _load_model(folder: Path, *, name: str, dtype: torch.dtype, trust_remote_code: bool) -> tuple[Any, list[str]]:
     """The model, and the names of the weights that are not in the checkpoint or of another size there."""
     weight_files(folder, name)
-    with _loading(name):
+    with quiet_loading(name):
         config, auto, trusted = _config_and_class(folder, name, trust_remote_code)
         model, info = auto.from_pretrained(
             folder,
@@ -217,7 +218,7 @@ def _load_model(folder: Path, *, name: str, dtype: torch.dtype, trust_remote_cod
 
 
 def _random_model(folder: Path, *, name: str, dtype: torch.dtype, trust_remote_code: bool, seed: int):
-    with _loading(name), torch.random.fork_rng(devices=[]):
+    with quiet_loading(name), torch.random.fork_rng(devices=[]):
         config, auto, trusted = _config_and_class(folder, name, trust_remote_code)
         torch.random.default_generator.manual_seed(seed)  # not torch.manual_seed: it seeds the GPUs as well
         # in float32 first, so that the weights are those of the seed in any type
@@ -247,7 +248,7 @@ def _load_sentence_transformers(
         model, missing = _load_model(files.transformer, name=name, dtype=dtype, trust_remote_code=trust_remote_code)
         _check_missing(missing, model, "cls", name)
         _load_tokenizer(files.transformer, name, trust_remote_code)
-    with _loading(name):
+    with quiet_loading(name):
         return sentence_transformers.SentenceTransformer(
             str(folder),
             device="cpu",

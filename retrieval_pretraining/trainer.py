@@ -84,11 +84,7 @@ class PretrainingTrainer(HubPushes, Trainer):
         args.accelerator_config.dispatch_batches = False
         if args.ddp_find_unused_parameters is None:
             args.ddp_find_unused_parameters = False  # every parameter has a part in every step
-        if args.n_gpu > 1:
-            logger.warning(
-                f"Using 1 of {args.n_gpu} GPUs; start with `torchrun --nproc_per_node {args.n_gpu}` for all."
-            )
-            args._n_gpu = 1
+        use_one_gpu(args)
         if processing_class is None and (data_collator is None or not hasattr(model, "config")):
             raise InputError("PretrainingTrainer needs the tokenizer: give `processing_class`.")
         self.retrieval_data = retrieval_data
@@ -423,6 +419,13 @@ class SaveOnSignal(TrainerCallback):
     def on_train_end(self, args, state, control, **kwargs):
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+
+
+def use_one_gpu(args: TrainingArguments):
+    """Not `DataParallel`, which cuts batches up within a process."""
+    if args.n_gpu > 1:
+        logger.warning(f"Using 1 of {args.n_gpu} GPUs; start with `torchrun --nproc_per_node {args.n_gpu}` for all.")
+        args._n_gpu = 1
 
 
 def default_collator(model, tokenizer, *, seed: int = 0, encoder_mlm_probability=0.3, decoder_mlm_probability=0.5):

@@ -10,6 +10,7 @@ SECRET_PATH = "home-of-somebody"  # is part of every path on this machine, and o
 
 PRETRAIN = "import sys, run_pretrain; sys.exit(run_pretrain.main())"
 EVALUATE = "import sys, run_evaluation; sys.exit(run_evaluation.main())"
+FINETUNE = "import sys, run_finetune; sys.exit(run_finetune.main())"
 MINE = "import sys, mine_pairs; sys.exit(mine_pairs.main())"
 PUSH = "import sys, retrieval_pretraining.hub as hub; sys.exit(hub.main())"
 

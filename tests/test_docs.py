@@ -1,5 +1,6 @@
 """The commands and snippets of the pages for each job work, one after the other, on a machine with a little text."""
 
+import importlib.util
 import json
 import re
 import shlex
@@ -36,12 +37,12 @@ def commands(block: str) -> list[list[str]]:
     return [words for words in found if words and words[:2] in (["python", words[1]],) and words[1] in DOORS]
 
 
-DOORS = ("run_pretrain.py", "mine_pairs.py", "run_evaluation.py", "export_model.py")
+DOORS = ("run_pretrain.py", "run_finetune.py", "mine_pairs.py", "run_evaluation.py", "export_model.py")
 PAGES = {  # the least number of commands in each
     "pretraining": 6,
     "text": 2,
     "adapting": 5,
-    "fine-tuning": 4,
+    "fine-tuning": 8,
     "mining": 5,
     "evaluation": 1,
     "serving": 2,
@@ -50,7 +51,7 @@ PAGES = {  # the least number of commands in each
 
 def run_command(author, words: list[str], folder: Path):
     arguments = words[1:]
-    if words[1] == "run_pretrain.py":
+    if words[1] in ("run_pretrain.py", "run_finetune.py"):
         arguments += QUICK
         arguments += [] if "--max_steps" in words else ["--max_steps", "2"]
         arguments += (
@@ -75,6 +76,8 @@ def author(hub, tmp_path_factory):
         hub.repositories["models", name] = Repository(False)
         hub.repository(name).add("main", "theirs", files)
     modules = "import run_pretrain, mine_pairs, run_evaluation, export_model, retrieval_pretraining.evaluation"
+    if importlib.util.find_spec("sentence_transformers"):
+        modules += ", retrieval_pretraining.finetuning"
     with Client(hub.url, tmp_path_factory.mktemp("author"), modules, token=TOKEN) as client:
         yield client
 
@@ -96,11 +99,14 @@ def desk(tmp_path_factory) -> Path:
         beir = folder / "data" / name
         (beir / "qrels").mkdir(parents=True)
         corpus = [json.dumps({"_id": f"d{i}", "title": "", "text": text}) for i, text in enumerate(SENTENCES)]
-        queries = [json.dumps({"_id": f"q{i}", "text": SENTENCES[i]}) for i in range(6)]
+        queries = [json.dumps({"_id": f"q{i}", "text": SENTENCES[i][:10]}) for i in range(6)]
         (beir / "corpus.jsonl").write_text("\n".join(corpus), encoding="utf-8")
         (beir / "queries.jsonl").write_text("\n".join(queries), encoding="utf-8")
-        qrels = ["query-id\tcorpus-id\tscore", *(f"q{i}\td{i}\t1" for i in range(6))]
-        (beir / "qrels/test.tsv").write_text("\n".join(qrels) + "\n", encoding="utf-8")
+        for split, numbers in (("train", range(4)), ("test", range(6))):
+            qrels = ["query-id\tcorpus-id\tscore", *(f"q{i}\td{i}\t1" for i in numbers)]
+            (beir / f"qrels/{split}.tsv").write_text("\n".join(qrels) + "\n", encoding="utf-8")
+    pairs = (json.dumps({"text": text[:12], "text_pair": text}) + "\n" for text in ENGLISH)
+    (folder / "pairs.jsonl").write_text("".join(pairs), encoding="utf-8")
     return folder
 
 
@@ -131,14 +137,16 @@ def test_the_commands_of_a_page_run_as_they_stand(page, author, desk):
 def test_every_flag_of_the_pages_exists():
     from dataclasses import fields
 
+    pytest.importorskip("sentence_transformers")
+    import run_finetune
     import run_pretrain
     from retrieval_pretraining.arguments import PairArguments
     from retrieval_pretraining.evaluation_arguments import EvaluationArguments
     from retrieval_pretraining.experiment_arguments import ExperimentArguments
     from retrieval_pretraining.model_export import ExportArguments
 
-    groups = [*run_pretrain.ARGUMENTS, PairArguments, EvaluationArguments, ExportArguments]
-    groups += [ExperimentArguments]
+    groups = [*run_pretrain.ARGUMENTS, *run_finetune.argument_groups()]
+    groups += [PairArguments, EvaluationArguments, ExportArguments, ExperimentArguments]
     known = {entry.name for group in groups for entry in fields(group)}
     known |= {"help", "nproc_per_node", "name", "include", "head"}  # of other commands
     for page in [*(ROOT / "docs").glob("*.md"), *ROOT.glob("README*.md")]:

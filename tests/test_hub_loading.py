@@ -217,3 +217,16 @@ def test_a_private_model_without_a_token(hub, workshop, folder, pushed):
     assert outcome.status == 2 and "--model_name_or_path me/private" in outcome.err.splitlines()[-1]
     assert "Traceback" not in outcome.err
     assert evaluate(workshop, "me/private").status == 0
+
+
+def test_the_plain_encoder_of_a_snapshot_has_its_pooling(stranger, vectors, tmp_path):
+    code = (
+        "import sys\n"
+        "import numpy as np\n"
+        "from huggingface_hub import snapshot_download\n"
+        "from sentence_transformers import SentenceTransformer\n"
+        "model = SentenceTransformer(snapshot_download('me/x') + '/encoder', device='cpu')\n"
+        f"np.save(sys.argv[1], model.encode({TEXTS!r}))\n"
+    )
+    stranger.check(code, argv=["", tmp_path / "v.npy"])
+    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), vectors, atol=1e-6)

@@ -530,6 +530,7 @@ def test_help_shows_the_defaults_of_the_masks(capsys):
 
 
 def test_the_shipped_recipes_name_only_what_exists(tmp_path):
+    import run_finetune
     from retrieval_pretraining.arguments import PairArguments, parse_arguments
     from retrieval_pretraining.evaluation_arguments import EvaluationArguments
     from retrieval_pretraining.mining_settings import MiningSettings
@@ -544,6 +545,10 @@ def test_the_shipped_recipes_name_only_what_exists(tmp_path):
         elif recipe.name.startswith("mine_"):
             for group in parse_arguments([PairArguments, MiningSettings], given):
                 group.check()
+        elif recipe.name.startswith("finetune"):
+            pytest.importorskip("sentence_transformers")
+            for group in parse_arguments(run_finetune.argument_groups(), given):
+                getattr(group, "check", lambda: None)()
         else:
             model, data, args, gur, mining, cleaning, card = parse_arguments(run_pretrain.ARGUMENTS, given)
             model.check()
