@@ -16,7 +16,6 @@ from torch import nn
 from retrieval_pretraining.corpus_start import corpus_start
 from retrieval_pretraining.decoder_start import can_start, start_decoder
 
-
 # Half of the dimensions say which token it is: the sentence vector is a sum of them. Chosen on development queries
 # (docs/experiments.md).
 EMBEDDING = {"identity_share": 0.5, "singular_value_power": 0.25}

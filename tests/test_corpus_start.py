@@ -215,7 +215,7 @@ def test_the_identity_share_is_a_direction_of_its_own_for_each_token_beside_its_
 
 
 def test_an_identity_share_that_leaves_nothing_for_the_company_is_refused():
-    with pytest.raises(ValueError, match="identity_share is 0 or more and below 1, not 1.0"):
+    with pytest.raises(ValueError, match=r"identity_share is 0 or more and below 1, not 1\.0"):
         toy_embeddings(identity_share=1.0)
 
 
