@@ -43,8 +43,10 @@ def write_experiment_plots(folder: str | Path, results: dict[str, Any]) -> list[
             written[-1].parent.mkdir(parents=True, exist_ok=True)
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="Glyph .* missing from")
-                # no version of a library, so that the same results are the same file
-                figure.savefig(written[-1], format="png", dpi=120, facecolor="white", metadata={"Software": None})
+                # tight: title and legend may be wider than few panels; no version of a library, so that the same
+                # results are the same file
+                look = {"dpi": 120, "facecolor": "white", "bbox_inches": "tight", "pad_inches": 0.1}
+                figure.savefig(written[-1], format="png", metadata={"Software": None}, **look)
     return written
 
 

@@ -16,9 +16,10 @@ from torch import nn
 from retrieval_pretraining.corpus_start import corpus_start
 from retrieval_pretraining.decoder_start import can_start, start_decoder
 
-# Half of the dimensions say which token it is: the sentence vector is a sum of them. Chosen on development queries
-# (docs/experiments.md).
-EMBEDDING = {"identity_share": 0.5, "singular_value_power": 0.25}
+# With so many dimensions half of them say which token it is, for the sentence vector is a sum of them; with fewer,
+# the company that tokens keep needs them all. Chosen on development queries (docs/experiments.md).
+IDENTITY_FROM = 512
+WITH_IDENTITY = {"identity_share": 0.5, "singular_value_power": 0.25}
 
 
 @torch.no_grad()
@@ -90,7 +91,8 @@ def start_gur(
     """
     special_ids = [token for token in special_ids if token < model.config.vocab_size]
     options = {"special_ids": special_ids, "seed": seed, "show_progress": show_progress}
-    report = corpus_start(model, sequences, **options, **EMBEDDING)
+    embedding = WITH_IDENTITY if model.config.d_model >= IDENTITY_FROM else {}
+    report = corpus_start(model, sequences, **options, **embedding)
     quiet_layers(model)
     if model.config.pooling == "weighted_mean":
         model.set_token_weights(

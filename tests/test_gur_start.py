@@ -8,6 +8,7 @@ import torch
 from toy_models import gur_config
 
 from modeling_gur import GURForPreTraining
+from retrieval_pretraining.corpus_start import cooccurrence_embeddings
 from retrieval_pretraining.gur_start import identity_projection, inverse_document_frequency, quiet_layers, start_gur
 
 
@@ -147,3 +148,22 @@ def test_another_pooling_gets_no_token_weights():
     model = toy_model(pooling="mean")
     report = start_gur(model, passages(), special_ids=[0, 1], show_progress=False)
     assert "token weights" not in report and not hasattr(model, "token_weights")
+
+
+@pytest.mark.parametrize(
+    ("d_model", "options"), [(511, {}), (512, {"identity_share": 0.5, "singular_value_power": 0.25})]
+)
+def test_half_of_a_wide_models_dimensions_are_for_the_token_itself(d_model, options):
+    model = toy_model(d_model=d_model)
+    start_gur(model, passages(), special_ids=[0, 1], seed=3, show_progress=False)
+    expected = cooccurrence_embeddings(
+        passages(),
+        vocab_size=model.config.vocab_size,
+        hidden_size=d_model,
+        excluded_ids=[0, 1],
+        seed=3,
+        standard_deviation=model.config.initializer_factor,
+        show_progress=False,
+        **options,
+    )
+    torch.testing.assert_close(model.get_input_embeddings().weight.detach(), torch.from_numpy(expected))
