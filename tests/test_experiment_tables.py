@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 
 from retrieval_pretraining.experiment_plots import curve_axis, write_experiment_plots
@@ -148,6 +149,17 @@ class Recorder:
         module = type("module", (), {"Figure": Kept})
         monkeypatch.setattr(experiment_plots, "import_extra", lambda name: module)
         return cls.figures
+
+
+def test_no_title_or_legend_is_cut_off_at_the_edge(tmp_path):
+    from matplotlib.image import imread
+
+    found = results(plot="seconds")
+    for path in write_experiment_plots(tmp_path, found):
+        image = imread(path)[..., :3]
+        edges = np.concatenate([image[:4].reshape(-1, 3), image[-4:].reshape(-1, 3)])
+        edges = np.concatenate([edges, image[:, :4].reshape(-1, 3), image[:, -4:].reshape(-1, 3)])
+        assert (edges == 1.0).all(), path.name
 
 
 def test_the_plots_show_the_numbers(tmp_path, monkeypatch):
