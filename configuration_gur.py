@@ -70,6 +70,9 @@ class GURConfig(PretrainedConfig):
             Which encoder state goes into the projection. `"eos"`: that of the last `</s>`, or of the last token where
             a text has none; `"first"`: that of the first token (the paper); `"mean"` of all tokens; `"weighted_mean"`:
             each token counts by a trained weight of its id (`GURPreTrainedModel.set_token_weights`).
+        repeated_token_power (`float`, *optional*, defaults to 1.0):
+            With `"weighted_mean"`, a token that occurs n times in a text counts as n to this power in all: 1 as often
+            as it occurs, 0.5 twice for four times. A word that a long text repeats then does not drown the others.
         contrastive_temperature (`float`, *optional*, defaults to 0.1):
             What cosines are divided by in the contrastive loss.
         learnable_temperature (`bool`, *optional*, defaults to `False`):
@@ -122,6 +125,7 @@ class GURConfig(PretrainedConfig):
     projection_dim: int = 128
     projection_hidden_dim: int | None = None
     pooling: str = "eos"
+    repeated_token_power: float | int = 1.0
     contrastive_temperature: float | int = 0.1
     learnable_temperature: bool = False
     contrastive_loss_weight: float | int = 1.0
@@ -173,6 +177,12 @@ class GURConfig(PretrainedConfig):
     def _check_objective(self):
         if self.pooling not in POOLINGS:
             raise ValueError(f"`pooling` is one of {', '.join(POOLINGS)}, not {self.pooling!r}.")
+        if not 0.0 <= self.repeated_token_power <= 1.0:
+            raise ValueError(f"`repeated_token_power` is between 0 and 1, not {self.repeated_token_power}.")
+        if self.repeated_token_power != 1.0 and self.pooling != "weighted_mean":
+            raise ValueError(
+                f'`repeated_token_power` belongs to `pooling` "weighted_mean"; this is {self.pooling!r}: leave it out.'
+            )
         if self.contrastive_temperature <= 0.0:
             raise ValueError(f"`contrastive_temperature` is above 0, not {self.contrastive_temperature}.")
         if self.learnable_temperature and self.contrastive_temperature < LOWEST_LEARNED_TEMPERATURE:

@@ -168,6 +168,12 @@ def _last_token(config: GURConfig, input_ids_BL: torch.Tensor, real_BL: torch.Te
     return torch.where(is_eos_BL.any(1), _last_true(is_eos_BL), _last_true(real_BL))
 
 
+def _occurrences(input_ids_BL: torch.Tensor, real_BL: torch.Tensor) -> torch.Tensor:
+    """How often the token of each position occurs in its text, `[B, L]` in fp32, 1 or more."""
+    same_BLL = input_ids_BL[:, :, None] == input_ids_BL[:, None, :]
+    return (same_BLL & real_BL[:, None, :]).sum(-1).clamp(min=1).float()
+
+
 def pooling_weights(
     config: GURConfig,
     input_ids_BL: torch.Tensor,
@@ -184,6 +190,8 @@ def pooling_weights(
         weights_BL = real_BL.float()
     elif config.pooling == "weighted_mean":
         weights_BL = log_weights_V[input_ids_BL].float().exp() * real_BL
+        if config.repeated_token_power != 1.0:
+            weights_BL = weights_BL * _occurrences(input_ids_BL, real_BL) ** (config.repeated_token_power - 1.0)
     else:
         first = config.pooling == "first"
         position_B = real_BL.int().argmax(1) if first else _last_token(config, input_ids_BL, real_BL)

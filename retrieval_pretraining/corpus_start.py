@@ -191,6 +191,7 @@ def cooccurrence_embeddings(
     singular_value_power: float = 0.0,
     frequency_power: float = 0.5,
     identity_share: float = 0.0,
+    further_rows: np.ndarray | None = None,
     excluded_ids: Iterable[int] = (),
     seed: int = 0,
     standard_deviation: float = 0.02,
@@ -208,6 +209,9 @@ def cooccurrence_embeddings(
     as BM25 does, up to noise that falls with the number of dimensions (Johnson and Lindenstrauss 1984; random
     indexing: Kanerva, Kristofersson and Holst 2000). For it the company has fewer dimensions.
 
+    `further_rows` [vocab_size, k] are coordinates from elsewhere (`document_start.py`); they take k of the dimensions.
+    Their length is relative to that of the rest, 1; the whole row is normalised.
+
     All rows are turned by a random orthogonal matrix (so that no coordinate, hence no attention head, is special), and
     scaled so that an element deviates by `standard_deviation`.
 
@@ -218,8 +222,12 @@ def cooccurrence_embeddings(
 
     Tokens never seen and excluded tokens get random rows, half the size of the others.
 
-    Returns: float32 [vocab_size, hidden_size]. Raises `ValueError` for an `identity_share` outside [0, 1).
+    Returns: float32 [vocab_size, hidden_size]. Raises `ValueError` for an `identity_share` outside [0, 1), or where
+    the further rows leave no dimension.
     """
+    own_size = hidden_size - (0 if further_rows is None else further_rows.shape[1])
+    if own_size < 1:
+        raise ValueError(f"{further_rows.shape[1]} further dimensions leave none of {hidden_size} for the company.")
     if not 0.0 <= identity_share < 1.0:
         raise ValueError(f"identity_share is 0 or more and below 1, not {identity_share}.")
     rng = np.random.default_rng(seed)
@@ -234,7 +242,7 @@ def cooccurrence_embeddings(
     )
     information = positive_pmi(pairs, context_power=context_power)
     weights = np.asarray(pairs.sum(axis=1)).ravel() ** frequency_power
-    dimensions = hidden_size - round(identity_share * hidden_size)  # of the company
+    dimensions = own_size - round(identity_share * own_size)  # of the company
     left, singular_values = _truncated_svd(sparse.diags(weights.astype(np.float32)) @ information, dimensions, rng)
     # A direction of rank zero would be noise, however small its power made it.
     useful = singular_values > 1e-5 * max(singular_values.max(initial=0), 1e-12)
@@ -243,10 +251,13 @@ def cooccurrence_embeddings(
     seen = norms > 1e-6 * norms.max(initial=1e-12)
     rows = rows[seen] / norms[seen, None]
     rotation = np.linalg.qr(rng.standard_normal((hidden_size, hidden_size)))[0]
-    if dimensions < hidden_size:
-        identity = rng.standard_normal((len(rows), hidden_size - dimensions))
+    if dimensions < own_size:
+        identity = rng.standard_normal((len(rows), own_size - dimensions))
         identity /= np.linalg.norm(identity, axis=1, keepdims=True)
         rows = np.concatenate([rows, identity], axis=1) / np.sqrt(2.0)
+    if further_rows is not None:
+        rows = np.concatenate([rows, further_rows[seen]], axis=1)
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     embeddings[seen] = rows @ rotation[: rows.shape[1]] * standard_deviation * np.sqrt(hidden_size)
     return embeddings.astype(np.float32)
 

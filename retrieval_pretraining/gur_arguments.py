@@ -29,6 +29,13 @@ class GURArguments:
             choices=list(POOLINGS),
         ),
     )
+    repeated_token_power: float | None = field(
+        default=None,
+        metadata=_help(
+            "With --pooling weighted_mean: a token that occurs n times in a text counts as n to this power. 0.5 suits "
+            "long documents. [default: 1.0]"
+        ),
+    )
     contrastive_temperature: float | None = field(
         default=None, metadata=_help("What cosines are divided by. [default: 0.1]")
     )
@@ -71,6 +78,7 @@ class GURArguments:
         names = (
             "projection_dim",
             "pooling",
+            "repeated_token_power",
             "contrastive_temperature",
             "learnable_temperature",
             "contrastive_loss_weight",
@@ -104,6 +112,8 @@ class GURArguments:
         for name in ("projection_dim", "contrastive_temperature", "contrastive_mini_batch_size"):
             if getattr(self, name) is not None and getattr(self, name) <= 0:
                 raise InputError(f"--{name} is above 0, not {getattr(self, name)}.")
+        if self.repeated_token_power is not None and not 0.0 <= self.repeated_token_power <= 1.0:
+            raise InputError(f"--repeated_token_power is between 0 and 1, not {self.repeated_token_power}.")
         if self.encode_max_seq_length < 8:
             raise InputError(f"--encode_max_seq_length is 8 or more, not {self.encode_max_seq_length}.")
         if self.mask_rate is not None and not 0.0 < self.mask_rate < 1.0:

@@ -30,6 +30,11 @@ def why_no_plain_layers(model: GURModel, tokenizer) -> str | None:
     """Why the sentence vector cannot be made without code of ours; None if it can."""
     if model.config.is_gated_act:
         return f"its head is gated ({model.config.feed_forward_proj}), which no layer of sentence-transformers is"
+    if model.config.repeated_token_power != 1.0:
+        return (
+            f"a repeated token counts less (repeated_token_power {model.config.repeated_token_power}), which no layer "
+            "of sentence-transformers does"
+        )
     if model.config.pooling == "eos" and not _ends_with_eos(model, tokenizer):
         return "it pools at </s>, which the tokenizer does not put at the end of a text"
     if model.config.pooling in ("eos", "first") and tokenizer.padding_side != "right":

@@ -7,6 +7,7 @@ is the IDF-weighted mean of its token vectors: a strong baseline, and a better p
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -15,11 +16,20 @@ from torch import nn
 
 from retrieval_pretraining.corpus_start import corpus_start
 from retrieval_pretraining.decoder_start import can_start, start_decoder
+from retrieval_pretraining.document_start import document_rows
 
-# With so many dimensions half of them say which token it is, for the sentence vector is a sum of them; with fewer,
-# the company that tokens keep needs them all. Chosen on development queries (docs/experiments.md).
-IDENTITY_FROM = 512
-WITH_IDENTITY = {"identity_share": 0.5, "singular_value_power": 0.25}
+# With so many dimensions a quarter of them say which token it is, for the sentence vector is a sum of them, and half
+# of them what documents differ in; with fewer, the company that tokens keep needs them all. This and all that follows
+# is chosen on development queries (docs/experiments.md).
+WIDE_FROM = 512
+IDENTITY = {"identity_share": 0.5, "singular_value_power": 0.25}
+DOCUMENT_SHARE = 0.5
+# How long the documents' part of a text is beside the rest.
+DOCUMENT_GAIN = 1.75
+# Both for documents of so many tokens or more; less in proportion for shorter ones, whose words say little of each
+# other.
+FULL_LENGTH = 100
+MAX_DOCUMENTS = 100_000  # of more, every n-th is used
 
 
 @torch.no_grad()
@@ -89,16 +99,25 @@ def start_gur(
     `sequences` are token ids, gone through more than once; `batches` of masked pairs start the decoder as well
     (`decoder_start.py`), where it can be. The projection stays as it is (`identity_projection`).
     """
-    special_ids = [token for token in special_ids if token < model.config.vocab_size]
+    config = model.config
+    special_ids = [token for token in special_ids if token < config.vocab_size]
     options = {"special_ids": special_ids, "seed": seed, "show_progress": show_progress}
-    embedding = WITH_IDENTITY if model.config.d_model >= IDENTITY_FROM else {}
-    report = corpus_start(model, sequences, **options, **embedding)
+    weights = None
+    if config.pooling == "weighted_mean":
+        weights = inverse_document_frequency(sequences, config.vocab_size, special_ids=special_ids)
+    if config.d_model >= WIDE_FROM:
+        options |= IDENTITY
+        if weights is not None:
+            rows = options["further_rows"] = _document_part(config, sequences, weights, seed)
+            # The encoder's last norm makes all token vectors equally long: their length goes into the weights.
+            weights = weights * np.sqrt(1.0 + np.sum(rows**2, axis=1))
+    report = corpus_start(model, sequences, **options)
     quiet_layers(model)
-    if model.config.pooling == "weighted_mean":
-        model.set_token_weights(
-            torch.from_numpy(inverse_document_frequency(sequences, model.config.vocab_size, special_ids=special_ids))
-        )
-    started = ["token embeddings", "quiet layers"] + ["token weights"] * (model.config.pooling == "weighted_mean")
+    if weights is not None:
+        model.set_token_weights(torch.from_numpy(weights))
+    started = ["token embeddings", "quiet layers"] + ["token weights"] * (weights is not None)
+    if "further_rows" in options:
+        started.insert(1, f"{options['further_rows'].shape[1]} directions of the documents")
     if len(batches) > 1 and can_start(model):
         guess = start_decoder(model, batches)
         started.append(f"decoder (loss {guess['lm_loss_before']:.1f} -> {guess['lm_loss']:.1f})")
@@ -106,3 +125,16 @@ def start_gur(
         f"Start from {report['tokens']:,} tokens that show {report['vocabulary_seen']:.1%} of the vocabulary: "
         f"{', '.join(started)}, {report['seconds']:.0f} s."
     )
+
+
+def _document_part(config, sequences: Sequence[Sequence[int]], weights: np.ndarray, seed: int) -> np.ndarray:
+    some = list(itertools.islice(sequences, 0, None, -(-len(sequences) // MAX_DOCUMENTS)))
+    extent = min(1.0, np.mean([len(sequence) for sequence in some]) / FULL_LENGTH)
+    rows = document_rows(
+        some,
+        weights,
+        dimensions=round(DOCUMENT_SHARE * extent * config.d_model),
+        repeated_token_power=config.repeated_token_power,
+        seed=seed,
+    )
+    return rows * np.float32(DOCUMENT_GAIN * extent)

@@ -46,6 +46,8 @@ def test_the_fields_of_a_t5_file_are_taken_as_they_are():
     [
         ({"backbone_type": "bart"}, "`backbone_type` is one of t5, mt5, umt5, not 'bart'"),
         ({"pooling": "cls"}, "`pooling` is one of eos, mean, first, weighted_mean, not 'cls'"),
+        ({"pooling": "weighted_mean", "repeated_token_power": 1.5}, "`repeated_token_power` is between 0 and 1"),
+        ({"repeated_token_power": 0.5}, '`repeated_token_power` belongs to `pooling` "weighted_mean"'),
         ({"projection_dim": 0}, "`projection_dim` is 1 or more"),
         ({"num_heads": 0}, "`num_heads` is 1 or more"),
         ({"dropout_rate": 1.0}, "`dropout_rate` is at least 0 and below 1"),

@@ -58,6 +58,24 @@ def test_token_weights_weigh_the_states_and_are_trained():
     assert (gradient[seen] != 0).any() and gradient[0] == 0 and gradient.isfinite().all()
 
 
+@pytest.mark.parametrize("power", [0.0, 0.5])
+@pytest.mark.parametrize("padding_side", ["left", "right"])
+def test_a_repeated_token_counts_as_a_power_of_how_often_it_occurs(power, padding_side):
+    config = gur_config(pooling="weighted_mean", repeated_token_power=power)
+    texts, pad = [[7, 5, 7, 7, 9, 7, 1], [5, 1]], config.pad_token_id
+    padding = [[pad] * (8 - len(text)) for text in texts]
+    rows = [p + t if padding_side == "left" else t + p for t, p in zip(texts, padding, strict=True)]
+    ids = torch.tensor(rows)
+    weights = pooling_weights(config, ids, (ids != pad).long(), torch.arange(1.0, 100.0).log())
+    for text, row, row_weights in zip(texts, rows, weights.tolist(), strict=True):
+        # A token's share: its weight, id + 1, times how often it occurs to the power.
+        share = {token: (token + 1) * text.count(token) ** power for token in text}
+        assert sum(row_weights) == pytest.approx(1.0)
+        for token in range(10):
+            found = sum(weight for other, weight in zip(row, row_weights, strict=True) if other == token)
+            assert found == pytest.approx(share.get(token, 0.0) / sum(share.values()))
+
+
 @pytest.mark.parametrize(
     "pooling, weights, said",
     [
