@@ -14,6 +14,7 @@ from toy_models import gur_config, retromae_config
 from modeling_gur import GURForConditionalGeneration, GURForPreTraining, GURModel
 from modeling_retromae import RetroMAEForPreTraining
 from retrieval_pretraining import generation_evaluation as room
+from retrieval_pretraining.evaluation_results import EvaluationResults
 from retrieval_pretraining.generation import Generated, expand_query
 from retrieval_pretraining.generation_evaluation import (
     Document,
@@ -27,6 +28,9 @@ from retrieval_pretraining.generation_evaluation import (
     words_of,
     write_titles,
 )
+from retrieval_pretraining.report_score_plots import metric_plot
+from retrieval_pretraining.report_summary import summarise
+from retrieval_pretraining.report_tables import scores_table
 from retrieval_pretraining.retrieval_data import load_retrieval_data, sample
 from run_evaluation import main
 
@@ -104,7 +108,7 @@ def test_titles_are_scored_against_their_documents():
 
 
 def test_perplexity_is_exp_of_the_mean_loss_of_the_training(writer, tokenizer, monkeypatch):
-    """Token for token, whatever the batches; and after training on it, it falls."""
+    """Token for token, whatever the batches."""
     texts = ENGLISH[:7]
     found = perplexity(writer, tokenizer, texts, seed=3)
     assert found == pytest.approx(perplexity(writer, tokenizer, texts, seed=3, batch_size=4), rel=1e-5)
@@ -300,9 +304,26 @@ def test_generation_needs_models_and_texts(place, tmp_path, capsys):
     assert "--generation_max_documents is 1 or more" in capsys.readouterr().err
 
 
-def test_perplexities_of_different_vocabularies_are_warned_of(place, tokenizer):
-    from retrieval_pretraining.evaluation_results import EvaluationResults
+def test_the_best_perplexity_is_the_lowest_and_no_length_is_best(results):
+    """In the tables and in words; and neither is plotted on the axis of shares."""
+    mine = [row for row in results["scores"] if row["dataset"] == "tiny (generation)"]
+    changes = {"perplexity": -1.0, "title_words": 1.0, "query_distinct_1": -0.1}
+    other = [{**row, "system": "BM25", "value": row["value"] + changes.get(row["metric"], 0.0)} for row in mine]
+    both = {**results, "scores": [*results["scores"], *other]}
+    table = scores_table(both, "tiny (generation)")
+    rows = {row[0].text: dict(zip(table.columns, row, strict=True)) for row in table.rows}
+    bold = {system: {name for name, cell in row.items() if cell.best} for system, row in rows.items()}
+    assert "perplexity" in bold["BM25"] - bold["gur"] and "queries: distinct-1" in bold["gur"] - bold["BM25"]
+    assert "titles: words" not in bold["gur"] | bold["BM25"]
+    assert "Bold: the highest value, of perplexity the lowest." in table.notes
+    [said] = [finding for finding in summarise(both).findings if finding.dataset == "tiny (generation)"]
+    assert said.metric == "perplexity" and said.sentences[0].startswith("BM25 is best with")
+    plot = metric_plot(both, "tiny (generation)")
+    labels = "".join(plot.panels + plot.more)
+    assert "titles: ROUGE-1" in labels and "perplexity" not in labels and "titles: words on" not in labels
 
+
+def test_perplexities_of_different_vocabularies_are_warned_of(place, tokenizer):
     results, entry = EvaluationResults(seed=0), {"name": "tiny (generation)"}
     room._check_vocabulary(tokenizer, entry, results)
     room._check_vocabulary(t5_tokenizer(), entry, results)
