@@ -256,8 +256,8 @@ def measure_generation(
         sha256 = content_hash([documents, data.query_texts])
         results.datasets.append({**described, "documents": len(documents), "sha256": sha256})
     _check_vocabulary(tokenizer, next(entry for entry in results.datasets if entry["name"] == dataset), results)
-    beams = {"batch_size": max(1, batch_size // BeamSearch.num_beams)}
-    beams["max_seq_length"] = encoder.max_seq_length
+    beams = {"batch_size": max(1, batch_size // BeamSearch.num_beams), "max_seq_length": encoder.max_seq_length}
+    beams["show_progress"] = True  # hundreds take minutes
     written = expand_queries(writer, tokenizer, data.query_texts, **beams)
     scores: dict[str, float | None] = dict(expansion_scores(data.query_texts, written))
     expanded = [query if one is None else one.text for query, one in zip(data.query_texts, written, strict=True)]
