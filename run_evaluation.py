@@ -6,8 +6,8 @@
 
 `report/report.html` is the page to look at, `results.md` the tables, `results.json` all that it takes to repeat or to
 go on with. A folder of retrieval data is in BEIR layout: corpus.jsonl, queries.jsonl, qrels/test.tsv. Classification
-(`--eval_classification_dir`), similarity (`--eval_similarity_file`) and reranking (`--rerank_candidates bm25`) go into
-the same report. `--help` lists what can be set.
+(`--eval_classification_dir`), similarity (`--eval_similarity_file`), reranking (`--rerank_candidates bm25`) and what
+GUR writes (`--generation`) go into the same report. `--help` lists what can be set.
 """
 
 import sys

@@ -32,6 +32,7 @@ _TASKS = {  # the names that sentence-transformers writes into its cards
     "reranking": "Reranking",
     "classification": "Text Classification",
     "similarity": "Semantic Similarity",
+    "generation": "Text Generation",
 }
 
 

@@ -25,6 +25,7 @@ from retrieval_pretraining.classification_evaluation import (
 from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.evaluation_arguments import EvaluationArguments
 from retrieval_pretraining.evaluation_results import EvaluationResults, content_hash, describe_retrieval
+from retrieval_pretraining.generation_evaluation import load_writer, measure_generation
 from retrieval_pretraining.hybrid import fuse
 from retrieval_pretraining.report_plots import project_2d
 from retrieval_pretraining.reranking import candidates_of_run, load_candidates, rerank
@@ -89,6 +90,8 @@ def evaluate(args: EvaluationArguments, *, say: Callable[[str], None] = print) -
         for data in similarity:
             say(f"{data.name}: {model.name}")
             _measure_similarity(encoder, model, data, results)
+        if args.generation and not model.random_weights:
+            _measure_generation(encoder, model, retrieval, args, results, say)
         del encoder
 
     trained = [model.name for model in models if not model.random_weights]
@@ -187,6 +190,8 @@ def _models(args: EvaluationArguments, results: EvaluationResults, say) -> list[
         encoder.encode_queries(["a text"], progress=False)
         described = encoder.describe()
         results.add_system(**{**described, "name": model.name, "kind": "dense"})
+        if args.generation:
+            load_writer(encoder, model.name)
         results.training += _training(model)
         origin = _started_from(model, models)
         if origin is not None:
@@ -258,12 +263,7 @@ def _measure_bm25(one: _Retrieval, args: EvaluationArguments, results: Evaluatio
     if not (args.bm25 or wants_candidates):
         return
     say(f"{one.data.name}: {BM25}")
-    options = {
-        "k1": args.bm25_k1,
-        "b": args.bm25_b,
-        "language": args.bm25_language,
-        "chinese_tokens": args.bm25_chinese_tokens,
-    }
+    options = args.bm25_options()
     run = bm25_run(one.data, top_k=TOP_K, **options)
     described = describe_bm25(one.data, **options)
     if args.bm25:
@@ -418,3 +418,26 @@ def _measure_classification(
 def _measure_similarity(encoder: TextEncoder, model: _Model, data: SimilarityData, results: EvaluationResults):
     for metric, value in similarity_scores(encoder.encode, data).items():
         results.add_score(data.name, model.name, metric, value)
+
+
+# --- Generation ---------------------------------------------------------------------------------------------------
+
+
+def _measure_generation(
+    encoder: TextEncoder,
+    model: _Model,
+    retrieval: Sequence[_Retrieval],
+    args: EvaluationArguments,
+    results: EvaluationResults,
+    say,
+):
+    writer = load_writer(encoder, model.name)
+    options = {"max_documents": args.generation_max_documents, "batch_size": args.batch_size, "seed": args.seed}
+    for data in (one.data for one in retrieval):
+        say(f"{data.name}: what {model.name} writes")
+        expanded = measure_generation(writer, encoder, model.name, data, results, **options)
+        if args.bm25:
+            name = f"{model.name}, queries expanded for BM25"
+            results.add_system(name, kind="expansion", of=[model.name, BM25])
+            run = bm25_run(replace(data, query_texts=expanded), top_k=TOP_K, **args.bm25_options())
+            results.add_run(data.name, name, run, data.qrels)

@@ -61,6 +61,16 @@ class EvaluationArguments:
     eval_similarity_file: list[str] | None = field(
         default=None, metadata=_help("Files with the columns sentence1, sentence2, score.")
     )
+    generation: bool = field(
+        default=False,
+        metadata=_help(
+            "Also measure what GUR writes on each --eval_retrieval_dir: titles, masked spans, expanded queries (with "
+            "--bm25 what they find, too)."
+        ),
+    )
+    generation_max_documents: int = field(
+        default=200, metadata=_help("Documents, drawn at random, that titles are written for and spans masked in.")
+    )
     # How models encode
     model_revision: str | None = field(default=None, metadata=_help("Branch, tag or commit of the models on the Hub."))
     trust_remote_code: bool = field(
@@ -148,6 +158,8 @@ class EvaluationArguments:
         if self.rerank_candidates and self.rerank_candidates != ["bm25"]:
             if len(self.rerank_candidates) != len(self.eval_retrieval_dir or []):
                 raise InputError("--rerank_candidates is bm25, or one file for each --eval_retrieval_dir.")
+        if self.generation and not (self.model_name_or_path and self.eval_retrieval_dir):
+            raise InputError("--generation needs models and texts: --model_name_or_path and --eval_retrieval_dir.")
         if self.rerank_candidates and not self.model_name_or_path:
             raise InputError("--rerank_candidates needs a model that orders them: give --model_name_or_path.")
 
@@ -165,7 +177,7 @@ class EvaluationArguments:
 
     def _check_numbers(self):
         positive = ("eval_retrieval_max_queries", "eval_retrieval_max_documents", "rerank_top_k", "few_shot_seeds")
-        for name in (*positive, "batch_size", "chunk_size"):
+        for name in (*positive, "batch_size", "chunk_size", "generation_max_documents"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise InputError(f"--{name} is 1 or more, not {getattr(self, name)}.")
         for count in self.shots:
@@ -177,6 +189,11 @@ class EvaluationArguments:
             raise InputError("--bm25_weight and --bm25_k1 are 0 or more, --bm25_b lies from 0 to 1.")
         if self.seed < 0:
             raise InputError(f"--seed is 0 or more, not {self.seed}.")
+
+    def bm25_options(self) -> dict:
+        """What `bm25_run` and `describe_bm25` take."""
+        names = ("k1", "b", "language", "chinese_tokens")
+        return {name: getattr(self, f"bm25_{name}") for name in names}
 
     def of_model(self, name: str, number: int, default):
         """The value of a list for the model of this number."""

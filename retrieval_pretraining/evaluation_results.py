@@ -42,7 +42,8 @@ class EvaluationResults:
         self.health: list[dict] = []
         self.training: list[dict] = []
         self.warnings: list[str] = []
-        self.details: dict[str, list] = {"queries": [], "query_differences": [], "similarities": [], "map": []}
+        details = ("queries", "query_differences", "similarities", "map", "generated")
+        self.details: dict[str, list] = {name: [] for name in details}
         self._per_query: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
         self._runs: dict[tuple[str, str], Run] = {}
 
@@ -186,5 +187,5 @@ def content_hash(content) -> str:
 
 
 def _rank(system: dict) -> int:
-    kinds = ("bm25", "random", "dense", "chunks", "hybrid")
+    kinds = ("bm25", "random", "dense", "chunks", "hybrid", "expansion")
     return kinds.index("random" if system.get("random_weights") else system["kind"])

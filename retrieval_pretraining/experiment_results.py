@@ -219,7 +219,7 @@ def _pairs(experiment: Experiment, systems: Mapping[str, _System]) -> list[tuple
                 name = BM25  # has no system of its own name
             other = systems.get(name)
             pairs += [(system, other, "control")] if other is not None else []
-        if system.described["kind"] == "hybrid" and BM25 in systems:
+        if system.described["kind"] in ("hybrid", "expansion") and BM25 in systems:
             pairs.append((system, systems[BM25], BM25))
     return pairs
 

@@ -106,7 +106,25 @@ def _dataset(results: dict[str, Any], dataset: dict[str, Any], place: int) -> di
         "difference_plot": report_score_plots.difference_plot(results, name),
         "query_plot": report_score_plots.query_plot(results, name),
         "queries": _queries(results, name),
+        "generated": _generated(results, name),
     }
+
+
+def _generated(results: dict[str, Any], dataset: str) -> list[dict[str, Any]]:
+    """What models have written, by system: the text that was given and what was made of it."""
+    titles = {"query": "Expanded queries", "title": "Titles"}
+    groups: dict[tuple[str, str], list[dict]] = {}
+    for record in results["details"]["generated"]:
+        if record["dataset"] == dataset:
+            groups.setdefault((record["system"], record["what"]), []).append(record)
+    return [
+        {
+            "system": system,
+            "what": titles.get(what, what),
+            "rows": [(clean(r["given"], _QUERY_CHARACTERS), clean(r["written"], _QUERY_CHARACTERS)) for r in records],
+        }
+        for (system, what), records in groups.items()
+    ]
 
 
 def _queries(results: dict[str, Any], dataset: str) -> list[dict[str, Any]]:

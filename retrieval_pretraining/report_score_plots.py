@@ -23,7 +23,7 @@ from retrieval_pretraining.report_svg import (
     write_legend,
     write_title,
 )
-from retrieval_pretraining.results_file import metric_name, metric_order
+from retrieval_pretraining.results_file import LOWER_IS_BETTER, NEITHER_IS_BETTER, metric_name, metric_order
 
 _ROW = 44  # height of a system in a plot of intervals: its name, its line below, and space
 _FIRST_METRICS = ("ndcg@10", "recall@100")  # of retrieval; the others are one click away
@@ -31,10 +31,14 @@ _PANELS = 6  # that are shown at once; the others are one click away
 
 
 def metric_plot(results: dict[str, Any], dataset: str) -> Plot | None:
-    """Values of all systems with their intervals, one panel a metric, on an axis that starts at 0."""
+    """Values of all systems with their intervals, one panel a metric, on an axis that starts at 0.
+
+    Measures of which more is not better have scales of their own and stand in the table alone.
+    """
     by_metric: dict[str, list[dict]] = {}
     for score in results["scores"]:
-        if score["dataset"] == dataset and score["value"] is not None:
+        plotted = score["metric"] not in (*LOWER_IS_BETTER, *NEITHER_IS_BETTER)
+        if score["dataset"] == dataset and score["value"] is not None and plotted:
             by_metric.setdefault(score["metric"], []).append(score)
     if not by_metric:
         return None

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from retrieval_pretraining.results_file import metric_name, metric_order
+from retrieval_pretraining.results_file import LOWER_IS_BETTER, metric_name, metric_order
 
 FEW_QUERIES = 50  # fewer: only very large differences are significant
 
@@ -140,7 +140,7 @@ def summarise(results: dict[str, Any]) -> Summary:
 def _sentences(results: dict[str, Any], dataset: str, metric: str) -> list[str]:
     place = dataset, metric
     scores = [s for s in results["scores"] if (s["dataset"], s["metric"]) == place and s["value"] is not None]
-    scores.sort(key=lambda score: -score["value"])
+    scores.sort(key=lambda score: score["value"], reverse=metric not in LOWER_IS_BETTER)
     best = f"{scores[0]['system']} {'is best with' if len(scores) > 1 else 'reaches'} {number(scores[0]['value'])}"
     if scores[0].get("low") is not None and scores[0].get("high") is not None:
         best += f" (95 % interval {number(scores[0]['low'])} to {number(scores[0]['high'])})"

@@ -22,7 +22,13 @@ from retrieval_pretraining.report_summary import (
     significance_level,
     summarise,
 )
-from retrieval_pretraining.results_file import metric_name, metric_order, validate_results
+from retrieval_pretraining.results_file import (
+    LOWER_IS_BETTER,
+    best_value,
+    metric_name,
+    metric_order,
+    validate_results,
+)
 
 BETTER, WORSE = "▲", "▼"
 _SUPERSCRIPTS = "¹²³⁴⁵⁶⁷⁸⁹"
@@ -66,22 +72,21 @@ def scores_table(results: dict[str, Any], dataset: str) -> Table:
             marks[place] = marks.get(place, "") + mark + _superscript(baselines, comparison["baseline"])
     table = Table(["system", *map(metric_name, metrics)], [False] + [True] * len(metrics))
     best = {
-        metric: max(
-            s["value"] for s in map(scores.get, ((n, metric) for n in systems)) if s and s["value"] is not None
-        )
+        metric: best_value(metric, (scores.get((name, metric), {}).get("value") for name in systems))
         for metric in metrics
-        if any(scores.get((name, metric), {}).get("value") is not None for name in systems)
     }
     for name in systems:
         row = [Cell(name)]
         for metric in metrics:
             score = scores.get((name, metric), {"value": None})
             text = number(score["value"])
-            is_best = len(systems) > 1 and score["value"] is not None and text == number(best[metric])
+            measured = score["value"] is not None and best[metric] is not None
+            is_best = len(systems) > 1 and measured and text == number(best[metric])
             row.append(Cell(text, is_best, marks.get((name, metric), ""), _spread(score)))
         table.rows.append(row)
     if len(systems) > 1:
-        table.notes.append("Bold: the highest value.")
+        lowest = [metric_name(metric) for metric in metrics if metric in LOWER_IS_BETTER]
+        table.notes.append(f"Bold: the highest value{f', of {joined(lowest)} the lowest' if lowest else ''}.")
     if comparisons:
         table.notes.append(_note_of_marks(results, comparisons, baselines))
     if any(cell.interval for row in table.rows for cell in row):

@@ -7,14 +7,15 @@ environment     name -> version or value
 statistics      {test, interval, level}             which test and interval the numbers below are of, in words, and the
                                                     level of significance (0.05): optional
 datasets        [{name, kind, path, split, documents, queries, judged, language, sampled, sha256, bm25,
-                  hub_dataset, hub_task, hub_revision}]
-                kind: retrieval, reranking, classification, similarity. bm25: how BM25 read it, in words. hub_*: where
-                the Hub has it, optional
+                  vocabulary_sha256, hub_dataset, hub_task, hub_revision}]
+                kind: retrieval, reranking, classification, similarity, generation. bm25: how BM25 read it, in words.
+                vocabulary_sha256: of the tokens that a perplexity is of. hub_*: where the Hub has it, optional
 systems         [{name, kind, description, of, method, weights, model_name_or_path, revision, started_from, model_type,
                   weights_sha256, pooling, query_prompt, document_prompt, max_seq_length, dtype, vector_size,
                   parameters, random_weights, chunk_size, chunk_score, batch_size}]
-                kind: bm25, dense, hybrid, chunks. of: the systems that a hybrid or chunks are made of. started_from:
-                the name of the system whose weights it was trained from; to be worse than that one is a regression
+                kind: bm25, dense, hybrid, chunks, expansion (BM25 with what a model makes of the queries). of: the
+                systems that a hybrid, chunks or an expansion are made of. started_from: the name of the system whose
+                weights it was trained from; to be worse than that one is a regression
 scores          [{dataset, system, metric, value, low, high, std, seeds, queries}]
                 low, high: 95 % interval; std over seeds of few-shot classification; all optional
 comparisons     [{dataset, metric, system, baseline, difference, low, high, p_value, p_value_holm, wins, losses, ties}]
@@ -31,6 +32,7 @@ details         for the page; each list may be empty
   similarities       [{dataset, system, related: [cosines], random: [cosines]}]
   map                [{dataset, system, points: [[x, y]], groups: [int], group_names: [text], texts: [text]}]
                      group_names[g] is the name of group g, optional
+  generated          [{dataset, system, what, given, written}]      what: query or title; the first ones
 ```
 
 `validate_results` puts all of it in one order (that of `datasets`, of `METRICS`, of `systems`), so that two runs of
@@ -45,7 +47,7 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -70,7 +72,20 @@ METRICS = {  # as they are written in tables, in their order; of each dataset th
     "macro_f1": "macro F1",
     "zero_shot_accuracy": "zero-shot accuracy",
     "spearman": "Spearman",
+    "perplexity": "perplexity",
+    "query_words_kept": "queries: words kept",
+    "queries_expanded": "queries: expanded",
+    "query_distinct_1": "queries: distinct-1",
+    "query_distinct_2": "queries: distinct-2",
+    "titles_written": "titles: written",
+    "title_words": "titles: words",
+    "title_words_in_document": "titles: words in document",
+    "title_distinct_1": "titles: distinct-1",
+    "title_distinct_2": "titles: distinct-2",
+    "title_rouge_1": "titles: ROUGE-1",
 }
+LOWER_IS_BETTER = ("perplexity",)
+NEITHER_IS_BETTER = ("title_words",)
 
 _DECIDING_PACKAGES = (
     *("retromae-gur", "torch", "transformers", "tokenizers", "sentence-transformers", "numpy", "scikit-learn"),
@@ -80,7 +95,7 @@ _KEYS = (
     *("format", "created", "command", "seed", "environment", "statistics", "datasets", "systems", "scores"),
     *("comparisons", "health", "warnings", "training", "details"),
 )
-_DETAILS = ("queries", "query_differences", "similarities", "map")
+_DETAILS = ("queries", "query_differences", "similarities", "map", "generated")
 _OF_A_PAIR = ("dataset", "metric", "system", "baseline")
 _REQUIRED = {
     "datasets": ("name", "kind"),
@@ -93,6 +108,7 @@ _REQUIRED = {
     "details.query_differences": (*_OF_A_PAIR, "differences"),
     "details.similarities": ("dataset", "system", "related", "random"),
     "details.map": ("dataset", "system", "points", "groups", "texts"),
+    "details.generated": ("dataset", "system", "what", "given", "written"),
 }
 _UNIQUE = {
     "datasets": ("name",),
@@ -130,6 +146,14 @@ def metric_name(metric: str) -> str:
     if name == "accuracy" and at:
         return f"accuracy, {number} a class"
     return METRICS.get(metric, metric)
+
+
+def best_value(metric: str, values: Iterable[float | None]) -> float | None:
+    """The best of the values that were measured; None without any, or where neither more nor less is better."""
+    known = [value for value in values if value is not None]
+    if not known or metric in NEITHER_IS_BETTER:
+        return None
+    return min(known) if metric in LOWER_IS_BETTER else max(known)
 
 
 def metric_order(metric: str) -> tuple:

@@ -7,7 +7,7 @@ import lzma
 import random
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from retrieval_pretraining.errors import InputError
@@ -22,7 +22,8 @@ class RetrievalData:
     """A corpus, queries and `qrels`: query id -> document id -> grade, for the queries of `query_ids`.
 
     Judged documents that the corpus lacks stay in `qrels`: nobody can find them, so they lower recall, as in every
-    other evaluation of the same files.
+    other evaluation of the same files. `titles`: document id -> the title that its text begins with, where the corpus
+    has one apart from the text.
     """
 
     name: str
@@ -31,6 +32,7 @@ class RetrievalData:
     query_ids: list[str]
     query_texts: list[str]
     qrels: dict[str, dict[str, int]]
+    titles: dict[str, str] = field(default_factory=dict)
 
 
 def load_retrieval_data(folder: str | Path, *, split: str = "test") -> RetrievalData:
@@ -42,7 +44,7 @@ def load_retrieval_data(folder: str | Path, *, split: str = "test") -> Retrieval
     missing, a line is broken, an id comes twice, or the grades share no query or no document with the other files.
     """
     folder = Path(folder)
-    corpus, queries = _read_texts(folder, "corpus"), _read_texts(folder, "queries")
+    (corpus, titles), (queries, _) = _read_texts(folder, "corpus"), _read_texts(folder, "queries")
     path = folder / "qrels" / f"{split}.tsv"
     all_qrels = _read_qrels(path)
     answerable = {query for query, grades in all_qrels.items() if max(grades.values()) > 0}
@@ -61,7 +63,8 @@ def load_retrieval_data(folder: str | Path, *, split: str = "test") -> Retrieval
     if any(count for count, _ in counts):
         logger.warning("%s: %s.", path, "; ".join(f"{count} {what}" for count, what in counts if count))
     query_texts = [queries[query] for query in qrels]
-    return RetrievalData(folder.resolve().name, list(corpus), list(corpus.values()), list(qrels), query_texts, qrels)
+    name = folder.resolve().name
+    return RetrievalData(name, list(corpus), list(corpus.values()), list(qrels), query_texts, qrels, titles)
 
 
 def sample(
@@ -85,7 +88,9 @@ def sample(
         room = max(0, max_documents - (len(corpus) - len(others)))
         kept = judged.union(generator.sample(others, room))
         corpus = {document: text for document, text in corpus.items() if document in kept}
-    return RetrievalData(data.name, list(corpus), list(corpus.values()), list(queries), list(queries.values()), qrels)
+    titles = {document: title for document, title in data.titles.items() if document in corpus}
+    texts = list(corpus), list(corpus.values()), list(queries), list(queries.values())
+    return RetrievalData(data.name, *texts, qrels, titles)
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, str]]:
@@ -102,12 +107,14 @@ def read_lines(path: Path) -> Iterator[tuple[str, str]]:
         raise InputError(f"{path}, after line {number}: cannot be read ({error}); get the file again.") from error
 
 
-def _read_texts(folder: Path, stem: str) -> dict[str, str]:
+def _read_texts(folder: Path, stem: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Id -> text, a title before it; and id -> title, of those that have one."""
     paths = [folder / f"{stem}.jsonl{suffix}" for suffix in ("", ".gz", ".xz")]
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
         raise InputError(f"{folder}: there is no {stem}.jsonl (nor .gz, .xz); give a folder in BEIR layout.")
     texts: dict[str, str] = {}
+    titles: dict[str, str] = {}
     for place, line in read_lines(path):
         try:
             record = json.loads(line)
@@ -118,7 +125,9 @@ def _read_texts(folder: Path, stem: str) -> dict[str, str]:
         if identifier in texts:
             raise InputError(f'{place}: the id "{identifier}" came before; give each line an id of its own.')
         texts[identifier] = text
-    return texts
+        if record.get("title"):
+            titles[identifier] = record["title"]
+    return texts, titles
 
 
 def _read_qrels(path: Path) -> dict[str, dict[str, int]]:

@@ -53,6 +53,10 @@ for model in flags.get("model_name_or_path", []):
     systems.append({"name": Path(model).name, "kind": "dense", "parameters": 7, "path": model})
     if one.get("hybrid") != "none" and one.get("bm25") == "True":
         systems.append({"name": Path(model).name + " + BM25", "kind": "hybrid", "of": ["BM25"], "path": model})
+    if one.get("generation") == "True":
+        own = Path(model).name
+        expansion = {"kind": "expansion", "of": [own, "BM25"], "path": model}
+        systems.append({"name": own + ", queries expanded for BM25", **expansion})
 for folder in flags["eval_retrieval_dir"]:
     data = Path(folder).name
     names = [data] + ([data + " (reranked BM25 100)"] if "rerank_candidates" in flags else [])
@@ -67,7 +71,7 @@ for folder in flags["eval_retrieval_dir"]:
                 assert quality, "no weights in " + system["path"]
             else:
                 quality = 0.4
-            if system["kind"] == "hybrid" and name != data:
+            if system["kind"] in ("hybrid", "expansion") and name != data:
                 continue
             shift = len(data) / 100 + (0.1 if name != data else 0)
             of_queries[name][system["name"]] = {
@@ -77,6 +81,11 @@ for folder in flags["eval_retrieval_dir"]:
             for metric, values in of_queries[name][system["name"]].items():
                 value = sum(values.values()) / len(values)
                 rows.append({"dataset": name, "system": system["name"], "metric": metric, "value": value})
+    if one.get("generation") == "True":
+        datasets.append({"name": data + " (generation)", "kind": "generation"})
+        written = [system["name"] for system in systems if system["kind"] == "dense"]
+        score = {"dataset": data + " (generation)", "metric": "perplexity", "value": 90 + len(data)}
+        rows += [{**score, "system": name} for name in written]
 results = {"format": 1, "datasets": datasets, "systems": systems, "scores": rows, "environment": {"python": "3"}}
 (output / "results.json").write_text(json.dumps(results))
 (output / "query_scores.json").write_text(json.dumps(of_queries))

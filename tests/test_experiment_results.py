@@ -182,6 +182,16 @@ def test_hybrids_are_compared_with_bm25_and_with_those_of_the_control(place):
     assert system["of"] == ["BM25"] and system["kind"] == "hybrid"
 
 
+def test_expanded_queries_are_compared_with_bm25_and_what_was_written_is_kept(place):
+    stages = experiment()["stages"]
+    stages["evaluate"]["generation"] = True
+    results = results_of(place, stages=stages)
+    name = "long, queries expanded for BM25"
+    assert comparison(results, "one", name, baseline="BM25")["difference"] == pytest.approx(-0.095)
+    assert next(s for s in results["systems"] if s["name"] == name)["of"] == ["long", "BM25"]
+    assert score(results, "one (generation)", "long", "perplexity")["value"] == 93
+
+
 def test_an_arm_of_bm25_alone_can_be_the_control(place):
     arms = {"words": {"pretrain": None, "evaluate": {"model_name_or_path": None, "rerank_candidates": None}}}
     results = results_of(place, arms={**arms, "long": {}}, control="words")
