@@ -186,5 +186,5 @@ def content_hash(content) -> str:
 
 
 def _rank(system: dict) -> int:
-    kinds = ("bm25", "random", "dense", "chunks", "hybrid")
+    kinds = ("bm25", "random", "dense", "chunks", "lexical", "hybrid")
     return kinds.index("random" if system.get("random_weights") else system["kind"])

@@ -53,6 +53,10 @@ for model in flags.get("model_name_or_path", []):
     systems.append({"name": Path(model).name, "kind": "dense", "parameters": 7, "path": model})
     if one.get("hybrid") != "none" and one.get("bm25") == "True":
         systems.append({"name": Path(model).name + " + BM25", "kind": "hybrid", "of": ["BM25"], "path": model})
+    if one.get("lexical") == "True":
+        own = [Path(model).name, Path(model).name + ", lexical"]
+        systems.append({"name": own[1], "kind": "lexical", "of": own[:1], "path": model})
+        systems.append({"name": Path(model).name + ", joint", "kind": "hybrid", "of": own, "path": model})
 for folder in flags["eval_retrieval_dir"]:
     data = Path(folder).name
     names = [data] + ([data + " (reranked BM25 100)"] if "rerank_candidates" in flags else [])
