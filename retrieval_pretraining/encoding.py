@@ -7,6 +7,7 @@ Shapes: B texts of a batch, L positions, H size of a vector.
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -175,27 +176,50 @@ def encode_sequences(
             pooled_BH = torch.nn.functional.normalize(pooled_BH, dim=-1)
         return pooled_BH.cpu().numpy()
 
-    longest, *batches = _batches(sequences, batch_size, device)
-    with evaluation_mode(encoder), progress_bar(len(sequences), "Encoding", "text", progress) as bar:
-        first = encode_batch(longest)  # alone: too large a batch fails at once
-        vectors = np.empty((len(sequences), first.shape[1]), dtype=np.float32)
-        vectors[longest] = first
-        bar.update(len(longest))
-        with _map_in_threads(_threads(encoder, len(batches))) as map_batches:
-            for rows, pooled_BH in zip(batches, map_batches(encode_batch, batches), strict=True):
-                vectors[rows] = pooled_BH
-                bar.update(len(rows))
+    vectors = None
+    for rows, pooled_BH in map_batches(encoder, sequences, encode_batch, batch_size=batch_size, progress=progress):
+        if vectors is None:
+            vectors = np.empty((len(sequences), pooled_BH.shape[1]), dtype=np.float32)
+        vectors[rows] = pooled_BH
     return vectors
 
 
-def _batches(sequences: Sequence[np.ndarray], batch_size: int, device: torch.device) -> list[list[int]]:
+def map_batches(
+    model,
+    sequences: Sequence[np.ndarray],
+    encode_batch: Callable[[list[int]], Any],
+    *,
+    batch_size: int,
+    tokens_at_once: int | None = None,
+    progress: bool | None = None,
+) -> Iterator[tuple[list[int], Any]]:
+    """Which sequences run together, and what `encode_batch` makes of them, in evaluation mode; the longest come first.
+
+    A batch holds `batch_size` sequences at most, and with `tokens_at_once` so many tokens, padding included, unless it
+    is one sequence; on a CPU long ones run in smaller batches in any case, several in threads of their own.
+    """
+    device = next(model.parameters()).device
+    longest, *batches = _batches(sequences, batch_size, device, tokens_at_once)
+    with evaluation_mode(model), progress_bar(len(sequences), "Encoding", "text", progress) as bar:
+        yield longest, encode_batch(longest)  # alone: too large a batch fails at once
+        bar.update(len(longest))
+        with _map_in_threads(_threads(model, len(batches))) as run:
+            for rows, encoded in zip(batches, run(encode_batch, batches), strict=True):
+                yield rows, encoded
+                bar.update(len(rows))
+
+
+def _batches(
+    sequences: Sequence[np.ndarray], batch_size: int, device: torch.device, tokens_at_once: int | None = None
+) -> list[list[int]]:
     """Which sequences run together, the longest first: of like length, so that little is padding."""
     order = sorted(range(len(sequences)), key=lambda i: len(sequences[i]), reverse=True)
+    limits = [_TOKENS_AT_ONCE_ON_CPU] if device.type == "cpu" else []
+    limits += [] if tokens_at_once is None else [tokens_at_once]
     batches, start = [], 0
     while start < len(order):
-        size = batch_size
-        if device.type == "cpu":
-            size = min(size, max(1, _TOKENS_AT_ONCE_ON_CPU // max(1, len(sequences[order[start]]))))
+        length = max(1, len(sequences[order[start]]))
+        size = min([batch_size, *(max(1, limit // length) for limit in limits)])
         batches.append(order[start : start + size])
         start += size
     return batches

@@ -27,6 +27,7 @@ from retrieval_pretraining.evaluation_arguments import EvaluationArguments
 from retrieval_pretraining.evaluation_results import EvaluationResults, content_hash, describe_retrieval
 from retrieval_pretraining.generation_evaluation import load_writer, measure_generation
 from retrieval_pretraining.hybrid import fuse
+from retrieval_pretraining.lexical_search import LexicalEncoder, lexical_search, load_lexical_encoder
 from retrieval_pretraining.report_plots import project_2d
 from retrieval_pretraining.reranking import candidates_of_run, load_candidates, rerank
 from retrieval_pretraining.retrieval_data import RetrievalData, Run, load_retrieval_data, sample
@@ -84,6 +85,12 @@ def evaluate(args: EvaluationArguments, *, say: Callable[[str], None] = print) -
         for one in retrieval:
             say(f"{one.data.name}: {model.name}")
             _measure_retrieval(encoder, model, one, args, results)
+        if args.lexical and not model.random_weights:
+            lexical = _load_lexical(encoder, args)
+            for one in retrieval:
+                say(f"{one.data.name}: {model.name}, lexical")
+                _measure_lexical(lexical, model, one, results)
+            del lexical
         for data in classification:
             say(f"{data.name}: {model.name}")
             _measure_classification(encoder, model, data, args, results)
@@ -188,6 +195,8 @@ def _models(args: EvaluationArguments, results: EvaluationResults, say) -> list[
     for model in models:
         encoder = _load(model, args)
         encoder.encode_queries(["a text"], progress=False)
+        if args.lexical:
+            _load_lexical(encoder, args).encode_queries(["a text"], progress=False)
         described = encoder.describe()
         results.add_system(**{**described, "name": model.name, "kind": "dense"})
         if args.generation:
@@ -226,6 +235,10 @@ def _load(model: _Model, args: EvaluationArguments) -> TextEncoder:
         random_weights=model.random_weights,
         seed=args.seed,
     )
+
+
+def _load_lexical(encoder: TextEncoder, args: EvaluationArguments) -> LexicalEncoder:
+    return load_lexical_encoder(encoder, top_n=args.lexical_top_n, trust_remote_code=args.trust_remote_code)
 
 
 def _started_from(model: _Model, models: Sequence[_Model]) -> str | None:
@@ -329,6 +342,22 @@ def _measure_hybrids(name: str, run: Run, one: _Retrieval, args: EvaluationArgum
         results.add_system(both, kind="hybrid", of=[name, BM25], method=method, weights=weights)
         fused = fuse([run, results.run(one.data.name, BM25)], method=method, weights=weights)
         results.add_run(one.data.name, both, fused, one.data.qrels)
+
+
+def _measure_lexical(lexical: LexicalEncoder, model: _Model, one: _Retrieval, results: EvaluationResults):
+    """What the model's MLM head finds, and with its vectors; those are measured before."""
+    data, name, joint = one.data, f"{model.name}, lexical", f"{model.name}, joint"
+    found = lexical_search(
+        lexical.encode_queries(data.query_texts), lexical.encode_documents(data.corpus_texts), TOP_K
+    )
+    run = {
+        query: {data.corpus_ids[i]: score for i, score in zip(positions, scores.tolist(), strict=True)}
+        for query, (positions, scores) in zip(data.query_ids, found, strict=True)
+    }
+    results.add_system(name, kind="lexical", of=[model.name], top_n=lexical.top_n, description=lexical.description)
+    results.add_run(data.name, name, run, data.qrels)
+    results.add_system(joint, kind="hybrid", of=[model.name, name], method="z_score", weights=[1.0, 1.0])
+    results.add_run(data.name, joint, fuse([results.run(data.name, model.name), run]), data.qrels)
 
 
 def _add_reranked(model: _Model, one: _Retrieval, queries, documents, results: EvaluationResults):

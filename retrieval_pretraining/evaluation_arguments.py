@@ -94,6 +94,13 @@ class EvaluationArguments:
         default_factory=lambda: ["max+mean"],
         metadata=_help("How chunks make the score of their document: max, mean, max+mean."),
     )
+    lexical: bool = field(
+        default=False,
+        metadata=_help(
+            "Also search by the words that the MLM head predicts from a text (DupMAE), alone and with the vectors."
+        ),
+    )
+    lexical_top_n: int = field(default=128, metadata=_help("Words of each text that are kept for that."))
     batch_size: int = field(default=64, metadata=_help("Texts that are encoded at once."))
     dtype: str = field(default="float32", metadata=_help("Of the weights.", choices=list(DTYPES)))
     device: str | None = field(
@@ -162,6 +169,10 @@ class EvaluationArguments:
             raise InputError("--generation needs models and texts: --model_name_or_path and --eval_retrieval_dir.")
         if self.rerank_candidates and not self.model_name_or_path:
             raise InputError("--rerank_candidates needs a model that orders them: give --model_name_or_path.")
+        if self.lexical and not (self.model_name_or_path and self.eval_retrieval_dir):
+            raise InputError(
+                "--lexical needs a model and texts to search: give --model_name_or_path and --eval_retrieval_dir."
+            )
 
     def _check_models(self):
         models = self.model_name_or_path or []
@@ -177,7 +188,7 @@ class EvaluationArguments:
 
     def _check_numbers(self):
         positive = ("eval_retrieval_max_queries", "eval_retrieval_max_documents", "rerank_top_k", "few_shot_seeds")
-        for name in (*positive, "batch_size", "chunk_size", "generation_max_documents"):
+        for name in (*positive, "lexical_top_n", "batch_size", "chunk_size", "generation_max_documents"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise InputError(f"--{name} is 1 or more, not {getattr(self, name)}.")
         for count in self.shots:

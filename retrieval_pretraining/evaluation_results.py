@@ -187,5 +187,5 @@ def content_hash(content) -> str:
 
 
 def _rank(system: dict) -> int:
-    kinds = ("bm25", "random", "dense", "chunks", "hybrid", "expansion")
+    kinds = ("bm25", "random", "dense", "chunks", "lexical", "hybrid", "expansion")
     return kinds.index("random" if system.get("random_weights") else system["kind"])

@@ -205,7 +205,8 @@ def _styles(results: dict[str, Any], without: str | None = None) -> dict[str, tu
     styles: dict[str, tuple[str, str]] = {}
     colors: dict[str, str] = {}
     for system in results["systems"]:
-        marker = {"bm25": "s", "hybrid": "D", "chunks": "^", "expansion": "v"}.get(system["kind"], "o")
+        markers = {"bm25": "s", "hybrid": "D", "chunks": "^", "lexical": "v", "expansion": "P"}
+        marker = markers.get(system["kind"], "o")
         if system["kind"] == "bm25" or system.get("random_weights"):
             styles[system["name"]] = (_color("reference"), marker)
             continue

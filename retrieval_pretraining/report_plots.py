@@ -68,7 +68,7 @@ class Style:
 
 def styles(results: dict[str, Any]) -> dict[str, Style]:
     """Of each system: grey squares for BM25, hollow grey circles for random weights, diamonds for hybrids,
-    triangles for chunks, turned ones for expanded queries."""
+    triangles for chunks, on their head for lexical ones, thick crosses for expanded queries."""
     found, used = {}, 0
     for system in results["systems"]:
         if system["kind"] == "bm25":
@@ -76,7 +76,7 @@ def styles(results: dict[str, Any]) -> dict[str, Style]:
         elif system.get("random_weights"):
             found[system["name"]] = Style("reference", "o", hollow=True)
         else:
-            marker = {"hybrid": "D", "chunks": "^", "expansion": "v"}.get(system["kind"], "o")
+            marker = {"hybrid": "D", "chunks": "^", "lexical": "v", "expansion": "P"}.get(system["kind"], "o")
             found[system["name"]] = Style(f"series-{used % SERIES + 1}", marker)
             used += 1
     return found

@@ -12,10 +12,11 @@ datasets        [{name, kind, path, split, documents, queries, judged, language,
                 vocabulary_sha256: of the tokens that a perplexity is of. hub_*: where the Hub has it, optional
 systems         [{name, kind, description, of, method, weights, model_name_or_path, revision, started_from, model_type,
                   weights_sha256, pooling, query_prompt, document_prompt, max_seq_length, dtype, vector_size,
-                  parameters, random_weights, chunk_size, chunk_score, batch_size}]
-                kind: bm25, dense, hybrid, chunks, expansion (BM25 with what a model makes of the queries). of: the
-                systems that a hybrid, chunks or an expansion are made of. started_from: the name of the system whose
-                weights it was trained from; to be worse than that one is a regression
+                  parameters, random_weights, chunk_size, chunk_score, top_n, batch_size}]
+                kind: bm25, dense, hybrid, chunks, lexical, expansion (BM25 with what a model makes of the queries).
+                of: the systems that one of the last four is made of. top_n: words of a text that a lexical one keeps.
+                started_from: the name of the system whose weights it was trained from; to be worse than that one is a
+                regression
 scores          [{dataset, system, metric, value, low, high, std, seeds, queries}]
                 low, high: 95 % interval; std over seeds of few-shot classification; all optional
 comparisons     [{dataset, metric, system, baseline, difference, low, high, p_value, p_value_holm, wins, losses, ties}]

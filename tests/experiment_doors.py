@@ -57,6 +57,10 @@ for model in flags.get("model_name_or_path", []):
         own = Path(model).name
         expansion = {"kind": "expansion", "of": [own, "BM25"], "path": model}
         systems.append({"name": own + ", queries expanded for BM25", **expansion})
+    if one.get("lexical") == "True":
+        own = [Path(model).name, Path(model).name + ", lexical"]
+        systems.append({"name": own[1], "kind": "lexical", "of": own[:1], "path": model})
+        systems.append({"name": Path(model).name + ", joint", "kind": "hybrid", "of": own, "path": model})
 for folder in flags["eval_retrieval_dir"]:
     data = Path(folder).name
     names = [data] + ([data + " (reranked BM25 100)"] if "rerank_candidates" in flags else [])

@@ -192,6 +192,17 @@ def test_expanded_queries_are_compared_with_bm25_and_what_was_written_is_kept(pl
     assert score(results, "one (generation)", "long", "perplexity")["value"] == 93
 
 
+def test_lexical_search_and_both_together_are_compared_with_those_of_the_control(place):
+    stages = experiment()["stages"]
+    stages["evaluate"]["lexical"] = True
+    results = results_of(place, stages=stages)
+    systems = {system["name"]: system for system in results["systems"]}
+    assert systems["long, joint"]["of"] == ["long", "long, lexical"] and systems["long, lexical"]["runs"] == 2
+    for what in ("lexical", "joint"):
+        found = comparison(results, "one", f"long, {what}", baseline=f"short, {what}")
+        assert found["difference"] == pytest.approx(0.2)
+
+
 def test_an_arm_of_bm25_alone_can_be_the_control(place):
     arms = {"words": {"pretrain": None, "evaluate": {"model_name_or_path": None, "rerank_candidates": None}}}
     results = results_of(place, arms={**arms, "long": {}}, control="words")
