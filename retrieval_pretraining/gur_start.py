@@ -18,16 +18,18 @@ from retrieval_pretraining.corpus_start import corpus_start
 from retrieval_pretraining.decoder_start import can_start, start_decoder
 from retrieval_pretraining.document_start import document_rows
 
-# With so many dimensions a quarter of them say which token it is, for the sentence vector is a sum of them, and half
-# of them what documents differ in; with fewer, the company that tokens keep needs them all. This and all that follows
-# is chosen on development queries (docs/experiments.md).
+# From so many dimensions on, they are shared: the sentence vector is a sum of token vectors, and some dimensions say
+# which token it is, others what documents differ in; with fewer, the company that tokens keep needs them all. This and
+# all that follows is chosen on development queries (docs/experiments.md).
 WIDE_FROM = 512
-IDENTITY = {"identity_share": 0.5, "singular_value_power": 0.25}
+COMPANY_DIMENSIONS = 256  # at most, and half of what the documents leave; identity has the rest
+SINGULAR_VALUE_POWER = 0.25
 DOCUMENT_SHARE = 0.5
+DOCUMENTS_PER_DIRECTION = 4  # or they tell the few documents apart and nothing else
 # How long the documents' part of a text is beside the rest.
 DOCUMENT_GAIN = 1.75
-# Both for documents of so many tokens or more; less in proportion for shorter ones, whose words say little of each
-# other.
+# Share and gain are for documents of so many tokens or more; less in proportion for shorter ones, whose words say
+# little of each other.
 FULL_LENGTH = 100
 MAX_DOCUMENTS = 100_000  # of more, every n-th is used
 
@@ -106,11 +108,14 @@ def start_gur(
     if config.pooling == "weighted_mean":
         weights = inverse_document_frequency(sequences, config.vocab_size, special_ids=special_ids)
     if config.d_model >= WIDE_FROM:
-        options |= IDENTITY
+        own_size = config.d_model
         if weights is not None:
             rows = options["further_rows"] = _document_part(config, sequences, weights, seed)
+            own_size -= rows.shape[1]
             # The encoder's last norm makes all token vectors equally long: their length goes into the weights.
             weights = weights * np.sqrt(1.0 + np.sum(rows**2, axis=1))
+        company = min(COMPANY_DIMENSIONS, own_size // 2)
+        options |= {"identity_share": 1.0 - company / own_size, "singular_value_power": SINGULAR_VALUE_POWER}
     report = corpus_start(model, sequences, **options)
     quiet_layers(model)
     if weights is not None:
@@ -133,7 +138,7 @@ def _document_part(config, sequences: Sequence[Sequence[int]], weights: np.ndarr
     rows = document_rows(
         some,
         weights,
-        dimensions=round(DOCUMENT_SHARE * extent * config.d_model),
+        dimensions=max(1, round(extent * min(DOCUMENT_SHARE * config.d_model, len(some) / DOCUMENTS_PER_DIRECTION))),
         repeated_token_power=config.repeated_token_power,
         seed=seed,
     )

@@ -11,7 +11,6 @@ from retrieval_pretraining.document_start import document_rows
 from retrieval_pretraining.gur_start import (
     DOCUMENT_GAIN,
     FULL_LENGTH,
-    IDENTITY,
     identity_projection,
     inverse_document_frequency,
     start_gur,
@@ -95,22 +94,33 @@ def start(texts, **changes) -> GURForPreTraining:
     return model
 
 
-@pytest.mark.parametrize(("length", "extent"), [(4, 5 / FULL_LENGTH), (30, 31 / FULL_LENGTH), (2 * FULL_LENGTH, 1.0)])
-def test_the_sentence_vector_of_a_wide_model_is_the_sum_of_company_identity_and_documents(length, extent):
-    texts = documents(length=length)
-    model = start(texts, repeated_token_power=0.5)
+@pytest.mark.parametrize(
+    ("d_model", "length", "extent", "directions", "company"),
+    [
+        (512, 2 * FULL_LENGTH, 1.0, 10, 251),  # one for each four documents, then half and half
+        (768, 2 * FULL_LENGTH, 1.0, 10, 256),  # no more for the company
+        (512, 30, 31 / FULL_LENGTH, 3, 254),  # of short documents fewer, and shorter rows
+        (512, 1, 2 / FULL_LENGTH, 1, 255),
+    ],
+)
+def test_the_sentence_vector_of_a_wide_model_is_the_sum_of_company_identity_and_documents(
+    d_model, length, extent, directions, company
+):
+    texts = documents(40, length)
+    sizes = {"d_model": d_model, "projection_dim": d_model, "projection_hidden_dim": 2 * d_model}
+    model = start(texts, repeated_token_power=0.5, **sizes)
     idf = inverse_document_frequency(texts, VOCABULARY, special_ids=[0, 1, 2])
-    dimensions = round(256 * extent)  # of short documents fewer, and shorter rows
-    rows = DOCUMENT_GAIN * extent * document_rows(texts, idf, dimensions=dimensions, repeated_token_power=0.5, seed=3)
+    rows = document_rows(texts, idf, dimensions=directions, repeated_token_power=0.5, seed=3) * DOCUMENT_GAIN * extent
     vectors = cooccurrence_embeddings(
         texts,
         vocab_size=VOCABULARY,
-        hidden_size=512,
+        hidden_size=d_model,
         further_rows=rows,
+        identity_share=1 - company / (d_model - directions),
+        singular_value_power=0.25,
         excluded_ids=[0, 1, 2],
         seed=3,
         show_progress=False,
-        **IDENTITY,
     )
     # The rest of a row has length 1, the documents' part its own.
     vectors *= np.sqrt(1.0 + np.sum(rows**2, axis=1, keepdims=True)) / np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -139,6 +149,21 @@ def test_a_narrow_model_and_another_pooling_have_no_document_part():
             seed=3,
             standard_deviation=model.config.initializer_factor,
             show_progress=False,
-            **(IDENTITY if model.config.d_model >= 512 else {}),
+            **({"identity_share": 0.5, "singular_value_power": 0.25} if model.config.d_model >= 512 else {}),
         )
         torch.testing.assert_close(model.shared.weight.detach(), torch.from_numpy(expected))
+
+
+def test_of_many_documents_the_directions_take_no_more_than_half_of_the_dimensions(monkeypatch):
+    asked = []
+
+    def no_rows(texts, weights, *, dimensions, **options):
+        asked.append((len(texts), dimensions))
+        return np.zeros((VOCABULARY, 1), dtype=np.float32)
+
+    monkeypatch.setattr("retrieval_pretraining.gur_start.document_rows", no_rows)
+    monkeypatch.setattr("retrieval_pretraining.gur_start.MAX_DOCUMENTS", 1500)
+    start(documents(1023, FULL_LENGTH))
+    start(documents(1500, FULL_LENGTH))
+    start(documents(1600, FULL_LENGTH))  # every second one
+    assert asked == [(1023, 256), (1500, 256), (800, 200)]
