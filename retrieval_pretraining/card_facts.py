@@ -22,6 +22,7 @@ METHODS = {
     "mlm": "masked language modelling (the control without a decoder)",
     "gur": "GUR: a T5 that fills in masked spans, and whose encoder gives near vectors to two sentences of a document "
     "that share a span of text",
+    "gur without lm": "GUR without its language model: an encoder that gives near vectors to two texts of a document",
 }
 
 _CITATIONS = {
@@ -111,7 +112,7 @@ def _gur_facts(model, run: Run) -> tuple[dict, str]:
     facts = {
         "masked spans": ", ".join(f"{name} {value}" for name, value in masking.items()),
         "temperature": f"{temperature:g}" + (" (learned)" if config.learnable_temperature else ""),
-        "how pairs were mined": f"{run.mining.strategy}, if the text had none",
+        "how pairs were mined": f"{', '.join(run.gur.pair_strategies or [run.mining.strategy])}, if the text had none",
     }
     sizes = f"{config.num_layers} layers, d_model {config.d_model}, {model.num_parameters():,} parameters"
     return facts, f"{config.backbone_type}, {sizes}, {model.base_model.num_parameters():,} to encode"

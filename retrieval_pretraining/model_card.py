@@ -58,7 +58,9 @@ def model_card(
     run, config = objective.run, model.config
     is_gur = run.model.objective == "gur"
     encoder = getattr(config, "encoder_config", config)
-    tags = ["pretraining", run.model.objective, *(["text2text-generation"] if is_gur else [])]
+    # A decoder from scratch that no loss has trained writes nothing.
+    writes = is_gur and (config.lm_loss_weight > 0 or run.model.model_name_or_path is not None)
+    tags = ["pretraining", run.model.objective, *(["text2text-generation"] if writes else [])]
     facts = fact_tables(model, run, results, units=objective.units[1 - is_gur], tokens=objective.token_count)
     revision = run.args.hub_revision or "main"
     return render_card(
@@ -72,7 +74,8 @@ def model_card(
         tags=[model.config.model_type, *tags],
         training_type="pre-training",
         family="gur" if is_gur else "retromae",
-        method=METHODS[run.model.objective],
+        writes=writes,
+        method=METHODS["gur without lm" if is_gur and not config.lm_loss_weight else run.model.objective],
         where=where_it_is(folder, run.args),
         revision=json.dumps(revision),
         pinned="" if revision == "main" else f"revision={json.dumps(revision)}, ",
@@ -89,7 +92,7 @@ def model_card(
         prompts="none",
         tables=facts,
         results=results_text(results, plots or {}, how="with no fine-tuning", opening="As it is, it"),
-        limitations=_limitations(run, results),
+        limitations=_limitations(run, results, writes=writes),
         citation=citation(run.model.objective),
     )
 
@@ -230,7 +233,7 @@ def _losses(results: dict[str, Any], plots: dict[str, str]) -> list[str]:
     return ["\n".join(lines), *image]
 
 
-def _limitations(run, results: dict[str, Any]) -> str:
+def _limitations(run, results: dict[str, Any], *, writes: bool) -> str:
     where = f" ({', '.join(run.card.language)})" if run.card.language else ""
     items = [
         f"It knows the language{where} and the subjects of the text it was trained on, and repeats its mistakes and "
@@ -242,7 +245,8 @@ def _limitations(run, results: dict[str, Any]) -> str:
         items.insert(
             0, "With no fine-tuning it finds texts that share words or subjects with a query better than answers."
         )
-        items.append("The text that it writes fills in gaps; it is no source of facts.")
+        if writes:
+            items.append("The text that it writes fills in gaps; it is no source of facts.")
     else:
         items.insert(
             0, "It was never trained to tell relevant from irrelevant: before fine-tuning expect less than BM25."

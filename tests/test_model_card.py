@@ -207,6 +207,18 @@ def test_mistakes_are_found_before_the_run(options, message):
 # --- Text ---------------------------------------------------------------------------------------------------------
 
 
+def test_a_decoder_that_nothing_trained_is_not_offered(models):
+    model = GURForPreTraining(gur_config(lm_loss_weight=0.0))
+    scratch, taken = (model_card("out", model, objective("gur", base=base), MEASURED) for base in (None, "t5-small"))
+    trained = model_card("out", models["gur"], objective("gur", base=None), MEASURED)
+    for card in (taken, trained):
+        assert "writes" in card and "writer.generate" in card and "text2text-generation" in head(card)["tags"]
+    assert "writes" not in scratch and "generate" not in scratch and "AutoModelForSeq2SeqLM" not in scratch
+    assert "Its decoder was not trained." in scratch and "text2text-generation" not in head(scratch)["tags"]
+    assert "GUR without its language model" in scratch and "fills in masked spans" not in scratch
+    assert "searches and classifies" in scratch and "\n\n\n" not in scratch
+
+
 def test_the_stage_is_in_plain_words(models):
     retromae, gur_card = (model_card("out", models[kind], objective(kind), MEASURED) for kind in ("retromae", "gur"))
     assert "pre-trained only.** It has seen no labels and no questions, and needs fine-tuning" in retromae

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from retrieval_pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments, parse_arguments
+from retrieval_pretraining.gur_arguments import GURArguments
+from retrieval_pretraining.mining_settings import MiningSettings
 from run_pretrain import run
 
 ROOT = Path(__file__).parents[1]
@@ -31,6 +33,17 @@ def test_retromae_makes_the_starter_usable_and_mlm_does_not(tmp_path, monkeypatc
     assert retromae["after"]["ndcg@10"] > retromae["before"]["ndcg@10"] + 0.09
     assert retromae["after"]["recall@100"] > retromae["before"]["recall@100"] + 0.15
     assert mlm["after"]["ndcg@10"] < mlm["before"]["ndcg@10"]
+
+
+@pytest.mark.slow
+def test_one_hour_en_is_near_bm25_and_finds_more_in_a_hundred(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    folder = "examples/data/scifact"
+    flags = ["--output_dir", str(tmp_path / "out"), "--train_file", folder, "--eval_retrieval_dir", folder]
+    kinds = [ModelArguments, DataArguments, PretrainingArguments, GURArguments, MiningSettings]
+    measured = run(*parse_arguments(kinds, ["recipes/one_hour_en.yaml", *flags]))
+    after, bm25 = measured["retrieval"]["after"], measured["bm25"]
+    assert after["ndcg@10"] > bm25["ndcg@10"] - 0.04 and after["recall@100"] > bm25["recall@100"] + 0.01
 
 
 @pytest.mark.slow
