@@ -122,7 +122,7 @@ def start_gur(
         model.set_token_weights(torch.from_numpy(weights))
     started = ["token embeddings", "quiet layers"] + ["token weights"] * (weights is not None)
     if "further_rows" in options:
-        started.insert(1, f"{options['further_rows'].shape[1]} directions of the documents")
+        started.insert(1, f"directions of the documents ({options['further_rows'].shape[1]})")
     if len(batches) > 1 and can_start(model):
         guess = start_decoder(model, batches)
         started.append(f"decoder (loss {guess['lm_loss_before']:.1f} -> {guess['lm_loss']:.1f})")
