@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .evaluation import BM25
+from .evaluation_retrieval import BM25
 from .experiments import MEASURED
 from .extras import import_extra
 from .report_summary import is_significant

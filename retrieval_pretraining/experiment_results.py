@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .errors import InputError
-from .evaluation import BM25
+from .evaluation_retrieval import BM25
 from .experiment_runs import is_done, read_record
 from .experiments import EVALUATION, TRAINING, Arm, Experiment, Job
 from .results_file import FORMAT, metric_order, provenance, read_results

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .evaluation import BM25
+from .evaluation_retrieval import BM25
 from .experiment_plots import write_experiment_plots
 from .report_page import write_report
 from .report_summary import is_significant, joined, number, p_value, shown_p_value, signed
