@@ -3,10 +3,10 @@
     lexical = load_lexical_encoder(load_encoder("outputs/dupmae"), top_n=128)
     found = lexical_search(lexical.encode_queries(queries), lexical.encode_documents(texts), k=10)
 
-DupMAE (arXiv 2211.08769) max-pools the MLM logits of a text's ordinary tokens, keeps the N highest as a sparse vector,
-and adds the inner product of two of these to that of the sentence vectors. Its models are fine-tuned before that, ours
-are not. Before it, a logit says nothing by itself: pre-training fits their softmax, which a constant on all of them
-leaves as it is, so that they may all be negative. What an entry is here stands at `lexical_weights`.
+DupMAE (arXiv 2211.08769) trains the max-pooled MLM logits of a text's ordinary tokens, so that the highest of them
+are a sparse vector beside the sentence vector. Without fine-tuning a logit says nothing by itself: pre-training fits
+their softmax, which a constant on all of them leaves as it is, so that they may all be negative. What an entry is here
+stands at `lexical_weights`.
 
 Shapes: n texts, Q queries, N documents, B texts of a batch, L positions, V vocabulary.
 """

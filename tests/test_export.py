@@ -58,6 +58,8 @@ def test_a_head_that_no_layer_is_stays_code(tmp_path):
         write_plain_layers(model, tokenizer, tmp_path, max_seq_length=32)
     model, tokenizer = gur(pooling="eos")
     assert why_no_plain_layers(model, tokenizer) is None
+    repeated, _ = gur(pooling="weighted_mean", repeated_token_power=0.5)
+    assert "repeated_token_power 0.5" in why_no_plain_layers(repeated, tokenizer)
     tokenizer.padding_side = "left"
     assert "left" in why_no_plain_layers(model, tokenizer)
     assert "</s>" in why_no_plain_layers(model, bert_tokenizer())

@@ -216,6 +216,10 @@ def test_a_decoder_that_nothing_trained_is_not_offered(models):
     assert "writes" not in scratch and "generate" not in scratch and "AutoModelForSeq2SeqLM" not in scratch
     assert "Its decoder was not trained." in scratch and "text2text-generation" not in head(scratch)["tags"]
     assert "GUR without its language model" in scratch and "fills in masked spans" not in scratch
+    assert "| how pairs were mined | lcs, if the text had none |" in scratch
+    mined = objective("gur")
+    mined.run.gur.pair_strategies = ["crop", "title"]
+    assert "| how pairs were mined | crop, title, if the text had none |" in model_card("out", model, mined, MEASURED)
     assert "searches and classifies" in scratch and "\n\n\n" not in scratch
 
 
