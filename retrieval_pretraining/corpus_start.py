@@ -243,7 +243,7 @@ def cooccurrence_embeddings(
     information = positive_pmi(pairs, context_power=context_power)
     weights = np.asarray(pairs.sum(axis=1)).ravel() ** frequency_power
     dimensions = own_size - round(identity_share * own_size)  # of the company
-    left, singular_values = _truncated_svd(sparse.diags(weights.astype(np.float32)) @ information, dimensions, rng)
+    left, singular_values = truncated_svd(sparse.diags(weights.astype(np.float32)) @ information, dimensions, rng)
     # A direction of rank zero would be noise, however small its power made it.
     useful = singular_values > 1e-5 * max(singular_values.max(initial=0), 1e-12)
     rows = left[:, useful] * singular_values[useful] ** singular_value_power
@@ -262,7 +262,7 @@ def cooccurrence_embeddings(
     return embeddings.astype(np.float32)
 
 
-def _truncated_svd(
+def truncated_svd(
     matrix: sparse.csr_matrix, rank: int, rng: np.random.Generator, *, oversampling: int = 32, iterations: int = 3
 ) -> tuple[np.ndarray, np.ndarray]:
     """Left vectors [rows, <= rank] and singular values by random projection (Halko, Martinsson and Tropp 2011)."""

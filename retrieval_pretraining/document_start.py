@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from scipy import sparse
 
-from .corpus_start import _truncated_svd
+from .corpus_start import truncated_svd
 
 
 def document_rows(
@@ -39,7 +39,7 @@ def document_rows(
     transposed = _term_document_matrix(sequences, token_weights, repeated_token_power)
     if not transposed.nnz:
         return np.zeros((len(token_weights), 0), dtype=np.float32)
-    directions, singular_values = _truncated_svd(transposed, dimensions, rng)
+    directions, singular_values = truncated_svd(transposed, dimensions, rng)
     useful = singular_values > 1e-5 * singular_values.max()
     directions, singular_values = directions[:, useful], singular_values[useful]
     length = np.sqrt(np.sum(singular_values ** (2.0 + 2.0 * singular_value_power)) / transposed.shape[1])
