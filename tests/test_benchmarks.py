@@ -1,14 +1,12 @@
 """The benchmark scripts run, print their rows and find the sides equal. No time is asserted."""
 
 import json
-import os
 import random
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from fresh_process import run_script
 from reference import pair_mining_oracle as oracle
 from reference.pairwise_miners import Automaton, Sentence, Table, all_pairs
 
@@ -16,28 +14,20 @@ ROOT = Path(__file__).parent.parent
 
 
 def run_benchmark(name, *arguments):
-    # The checkout on the path, as `python -m pytest` has it here; after `pip install -e .` it is there anyway.
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    run = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / name), *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        capture_output=True,
-        encoding="utf-8",
-        timeout=300,
-    )
-    assert run.returncode == 0, run.stderr
+    run = run_script([ROOT / "benchmarks" / name, *arguments], ROOT)
+    assert run.status == 0, run.err[-3000:]
     return run
 
 
 def test_pretrain_step_quick():
     run = run_benchmark("pretrain_step.py", "--quick", "--threads", 1)
-    rows = run.stdout.splitlines()
+    rows = run.out.splitlines()
     for objective in ("RetroMAE", "RetroMAE, decoder_prediction_rate 0.4", "DupMAE, bow_loss_weight 0.1"):
         for measured in ("step (s)", "memory (MB)"):
             assert sum(row.startswith(f"{objective}: {measured}") for row in rows) == 1
     assert sum(row.startswith("collation, 8 texts x 128 tokens (s)") for row in rows) == 1
 
-    differences = [float(number) for number in re.findall(r"losses differ by (\S+),", run.stdout)]
+    differences = [float(number) for number in re.findall(r"losses differ by (\S+),", run.out)]
     assert len(differences) == 6 and max(differences) <= 1e-4
 
 
@@ -48,7 +38,7 @@ def test_pair_mining_quick(tmp_path):
     file.write_text("\n".join(rows), encoding="utf-8")
     run = run_benchmark("pair_mining.py", "--train_file", file, "--rounds", 1, "--max_sentences", 1000)
 
-    tables = {lines[0]: lines[1:] for lines in (part.splitlines() for part in run.stdout.split("\n\n")[1:-1])}
+    tables = {lines[0]: lines[1:] for lines in (part.splitlines() for part in run.out.split("\n\n")[1:-1])}
     assert len(tables) == 5
     for title, lines in tables.items():
         found = sum(line.startswith(f"{tmp_path.name}/documents.jsonl") for line in lines)
@@ -74,7 +64,7 @@ def test_pairwise_miners_agree_with_the_oracle():
 @pytest.mark.slow
 def test_contrastive_batch_quick():
     run = run_benchmark("contrastive_batch.py", "--quick", "--threads", 1)
-    lines = run.stdout.splitlines()
+    lines = run.out.splitlines()
     assert lines[2].startswith("11 pairs: losses differ by ")
     assert lines[3].split() == "pairs whole MB parts MB ratio whole s parts s ratio".split()
     assert len(lines) == 5 and len(lines[4].split()) == 7 and lines[4].split()[0] == "16"
@@ -82,7 +72,7 @@ def test_contrastive_batch_quick():
 
 def test_length_batches_quick():
     run = run_benchmark("length_batches.py", "--quick", "--threads", 1, "--max_seq_length", 64, 256)
-    rows = [line.split(" tokens ")[1].split() for line in run.stdout.splitlines() if line.startswith("scifact, ")]
+    rows = [line.split(" tokens ")[1].split() for line in run.out.splitlines() if line.startswith("scifact, ")]
     assert len(rows) == 2
     for passages, tokens, mixed, grouped, *speeds in rows:
         assert int(passages) >= 100 and int(tokens) > 40
@@ -91,15 +81,15 @@ def test_length_batches_quick():
 
 def test_span_masking_quick():
     run = run_benchmark("span_masking.py", "--quick")
-    rows = [line.split(", ")[:3] for line in run.stdout.splitlines() if "hump_geometric" in line or "uniform" in line]
+    rows = [line.split(", ")[:3] for line in run.out.splitlines() if "hump_geometric" in line or "uniform" in line]
     assert [row[1] for row in rows] == ["tokens", "tokens", "tokens", "words", "tokens", "tokens"]
-    assert all(float(number) > 0 for line in run.stdout.splitlines()[2:8] for number in line.split()[-4:-1])
+    assert all(float(number) > 0 for line in run.out.splitlines()[2:8] for number in line.split()[-4:-1])
 
 
 @pytest.mark.slow
 def test_reading_quick():
     run = run_benchmark("reading.py", "--quick")
-    cells = [line.split()[-1] for line in run.stdout.split("\n\n")[1].splitlines()]
+    cells = [line.split()[-1] for line in run.out.split("\n\n")[1].splitlines()]
     assert len(cells) == 11 and all(float(cell) >= 0 for cell in cells[1:])
 
 
@@ -107,7 +97,7 @@ def test_reading_quick():
 def test_encoding_quick():
     pytest.importorskip("sentence_transformers")
     run = run_benchmark("encoding.py", "--quick", "--threads", 1)
-    rows = [line.split() for line in run.stdout.splitlines() if line.startswith("scifact, ")]
+    rows = [line.split() for line in run.out.splitlines() if line.startswith("scifact, ")]
     assert [row[1:3] for row in rows] == [["documents", "40"], ["queries", "40"]]
     assert all(float(number) >= 0 for row in rows for number in row[3:]) and {len(row) for row in rows} == {10}
-    assert float(re.search(r"vectors differ by (\S+)", run.stdout).group(1)) <= 1e-5
+    assert float(re.search(r"vectors differ by (\S+)", run.out).group(1)) <= 1e-5

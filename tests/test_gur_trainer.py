@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from fresh_process import run_script
 from safetensors.torch import load_file
 from tokenizers_for_tests import SENTENCES, t5_tokenizer
 from toy_models import gur_config
 from transformers import TrainerCallback, TrainingArguments
-from two_processes import run_two_processes
 
 from modeling_gur import GURForPreTraining, GURModel
 from retrieval_pretraining.collators import PairCollator
@@ -288,8 +288,8 @@ torch.distributed.barrier()
 torch.distributed.destroy_process_group()
 """
     )
-    result = run_two_processes([str(script)], output=tmp_path / "none", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr[-3000:]
+    result = run_script([script], tmp_path, processes=2)
+    assert result.status == 0, result.err[-3000:]
     *runs, accumulated, metrics = torch.load(tmp_path / "results.pt", weights_only=False)
     assert len(runs) == len(RUNS)
     for number, theirs in enumerate(runs):

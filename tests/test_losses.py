@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fresh_process import run_script
 from reference.contrastive_oracle import contrastive, related
-from two_processes import run_two_processes
 
 from modeling_gur import contrastive_loss
 from retrieval_pretraining.losses import CachedContrast, allowed_negatives, contrastive_loss_over_processes
@@ -249,9 +249,9 @@ dist.barrier()
 dist.destroy_process_group()
 """
     )
-    result = run_two_processes([str(script)], output=tmp_path / "none", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr[-3000:]
-    found = [json.loads(line[7:]) for line in result.stdout.splitlines() if line.startswith("RESULT")]
+    result = run_script([script], tmp_path, processes=2)
+    assert result.status == 0, result.err[-3000:]
+    found = [json.loads(line[7:]) for line in result.out.splitlines() if line.startswith("RESULT")]
     assert len(found) == 6
     for gradient, *numbers in found:
         np.testing.assert_allclose(gradient, expected[0], atol=1e-6)

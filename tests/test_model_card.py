@@ -2,14 +2,13 @@
 
 import ast
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from fresh_process import in_fresh_process
 from gur_runs import gur, make_inputs
 from huggingface_hub import ModelCard
 from report_results import full
@@ -372,15 +371,6 @@ def snippets(card: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)
 
 
-def run_code(code: str, folder: Path) -> str:
-    env = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=200, env=env
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
-
-
 def test_the_snippets_of_gur_run_as_they_stand_without_this_project(tmp_path):
     """Those of RetroMAE: tests/test_run_pretrain.py."""
     version = pytest.importorskip("sentence_transformers").__version__
@@ -392,5 +382,5 @@ def test_the_snippets_of_gur_run_as_they_stand_without_this_project(tmp_path):
     code = f"{first}\nfirst = vectors\n" * with_sentence_transformers + second
     code += "\nassert abs(vectors.numpy() - first).max() < 1e-5\n" * with_sentence_transformers
     code += f"\none = filled\n{third}\nimport json; print(json.dumps([list(one.shape), list(filled.shape)]))"
-    shapes = json.loads(run_code(code, tmp_path).splitlines()[-1])
+    shapes = json.loads(in_fresh_process(code, tmp_path / "me/my-gur", tmp_path).splitlines()[-1])
     assert [shape[0] for shape in shapes] == [1, 1]

@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fresh_process import in_fresh_process
+from fresh_process import in_fresh_process, run_script
 from saved_models import save, sentence_transformers_folder
 from tokenizers_for_tests import ENGLISH, SENTENCES
-from two_processes import run_two_processes
 
 from retrieval_pretraining.card_metadata import check_card
 from retrieval_pretraining.hub_files import model_files
@@ -224,13 +223,13 @@ def test_two_processes_learn_what_one_does_from_the_batch_of_both(place, tmp_pat
     assert door(place, one, *flags, "--per_device_train_batch_size", "4") == 0
     command = [str(ROOT / "run_finetune.py"), "--model_name_or_path", str(place / "retromae"), *QUICK, *flags]
     command += ["--train_file", str(place / "pairs.jsonl"), "--output_dir", str(two), "--ddp_backend", "gloo"]
-    done = run_two_processes([*command, "--per_device_train_batch_size", "2"], output=two, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = run_script([*command, "--per_device_train_batch_size", "2"], tmp_path, processes=2)
+    assert done.status == 0, done.err[-3000:]
     alone, together, start = weights(one), weights(two), weights(place / "retromae")
     assert all(torch.allclose(alone[name], together[name], atol=1e-5) for name in alone)
     name = "embeddings.word_embeddings.weight"
     assert (alone[name] - start[f"retromae.encoder.{name}"]).abs().max() > 1e-3
-    assert done.stdout.count("after minus before") == 1 and not (two / "_start").exists()
+    assert done.out.count("after minus before") == 1 and not (two / "_start").exists()
 
 
 def test_vectors_that_can_be_cut(place, tmp_path):
@@ -389,7 +388,7 @@ def test_ctrl_c_saves_and_prints_how_to_go_on(place, tmp_path, capsys, monkeypat
         door(place, tmp_path / "out", "--max_steps", 4)
     assert stop.value.code == 130
     assert re.search(
-        r"To go on from there:\n  python run_finetune.py .*--resume_from_checkpoint", capsys.readouterr().out
+        r"To go on exactly from there:\n  python run_finetune.py .*--resume_from_checkpoint", capsys.readouterr().out
     )
 
 

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from fresh_process import in_fresh_process, run_script
 from safetensors.torch import load_file
 from tokenizers_for_tests import SENTENCES, bert_tokenizer, unigram_tokenizer
 from toy_models import encoder_config
@@ -449,45 +451,23 @@ def test_the_snippets_of_the_card_run_as_they_stand(tmp_path, backbone, text_fil
     code = snippets[0] + "\nfirst = vectors\n"
     for snippet in snippets[1:]:
         code += snippet + "\nassert abs(vectors.detach().numpy() - first).max() < 1e-5\n"
-    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=200)
-    assert result.returncode == 0, result.stderr
+    in_fresh_process(code, tmp_path / "my model", tmp_path)
 
 
 def test_ctrl_c_saves_and_the_printed_command_goes_on_to_the_same_end(tmp_path, backbone, text_file):
-    command = [sys.executable, str(ROOT / "run_pretrain.py"), "--model_name_or_path", str(backbone), "--use_cpu"]
-    command += [
-        "--train_file",
-        str(text_file),
-        "--max_steps",
-        "30",
-        "--logging_steps",
-        "1",
-        "--save_strategy",
-        "steps",
-    ]
-    command += [
-        "--resume_from_checkpoint",
-        "False",
-        "--save_steps",
-        "30",
-        "--per_device_train_batch_size",
-        "4",
-        "--disable_tqdm",
-        "True",
-    ]
+    flags = ["--model_name_or_path", backbone, "--train_file", text_file, "--use_cpu", "--disable_tqdm", "True"]
+    flags += ["--max_steps", 30, "--logging_steps", 1, "--save_strategy", "steps", "--save_steps", 30]
+    flags += ["--resume_from_checkpoint", "False", "--per_device_train_batch_size", 4]
+    command = [str(word) for word in (ROOT / "run_pretrain.py", *flags, "--output_dir")]
     whole, broken = tmp_path / "whole", tmp_path / "broken off"
-    # With several threads MKL may sum in another order when the machine is busy.
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
-    subprocess.run(
-        [*command, "--output_dir", str(whole)], check=True, capture_output=True, timeout=200, env=environment
-    )
-
+    assert run_script([*command, whole], tmp_path).status == 0
     process = subprocess.Popen(
-        [*command, "--output_dir", str(broken)],
+        [sys.executable, *command, str(broken)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=environment,
+        # With several threads MKL may sum in another order when the machine is busy.
+        env={**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"},
     )
     lines = []
     for line in process.stdout:
@@ -500,10 +480,7 @@ def test_ctrl_c_saves_and_the_printed_command_goes_on_to_the_same_end(tmp_path, 
     assert process.returncode == 130, said
     assert "Stopped after step" in said
     printed = next(line.strip() for line in said.splitlines() if line.strip().startswith("python "))
-    import shlex
-
-    resumed = [sys.executable, *shlex.split(printed)[1:]]
-    subprocess.run(resumed, check=True, capture_output=True, timeout=200, env=environment)
+    assert run_script(shlex.split(printed)[1:], tmp_path).status == 0
     first, second = (load_file(folder / "model.safetensors") for folder in (whole, broken))
     assert all(torch.equal(first[name], second[name]) for name in first)
 

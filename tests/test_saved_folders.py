@@ -1,14 +1,13 @@
 """What a run writes loads anywhere: in a fresh process, from another folder, without this package."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from fresh_process import in_fresh_process
+from fresh_process import in_fresh_process, run_ours
 from safetensors.torch import load_file, save_file
 from tokenizers_for_tests import SENTENCES, bert_tokenizer
 from toy_models import retromae_config
@@ -132,10 +131,7 @@ def test_importing_the_package_registers_the_auto_classes(saved):
         "print(type(AutoModel.from_pretrained(sys.argv[1])).__module__,"
         " type(AutoModelForPreTraining.from_pretrained(sys.argv[1])).__name__)"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", code, str(folder)], cwd=ROOT, capture_output=True, text=True, timeout=300
-    )
-    assert result.stdout.split() == ["modeling_retromae", "RetroMAEForPreTraining"], result.stderr
+    assert run_ours(code, ROOT, folder).split() == ["modeling_retromae", "RetroMAEForPreTraining"]
 
 
 def test_shipped_code_imports_flat_siblings_torch_and_transformers_only():

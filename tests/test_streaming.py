@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 from datasets import IterableDataset
+from fresh_process import run_script
 from test_trainer import TESTS, history, toy_model, toy_text, toy_trainer
 from tokenizers_for_tests import SENTENCES, bert_tokenizer
 from torch.utils.data import DataLoader
 from transformers import TrainerCallback
-from two_processes import run_two_processes
 
 from retrieval_pretraining.corpus import load_documents
 from retrieval_pretraining.errors import InputError
@@ -355,8 +355,8 @@ torch.distributed.barrier()
 torch.distributed.destroy_process_group()
 """
     )
-    result = run_two_processes([str(script)], output=tmp_path / "none", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr[-3000:]
+    result = run_script([script], tmp_path, processes=2)
+    assert result.status == 0, result.err[-3000:]
     expected = Counter(tuple(ids) for ids in encode_documents(LINES, bert_tokenizer(), max_seq_length=32)["input_ids"])
     assert len(expected) == 64 == expected.total()
     for name in RUNS:

@@ -1,10 +1,11 @@
 """Tokenizers from one's own text: what is in them, the same in every process, and text that stays text."""
 
 import json
-import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from fresh_process import run_ours
 from tokenizers_for_tests import SENTENCES, bert_tokenizer, roberta_tokenizer, t5_tokenizer, unigram_tokenizer
 from transformers import AutoTokenizer
 
@@ -55,11 +56,8 @@ def trained_tokenizers() -> str:
 
 def test_every_process_trains_the_same_tokenizer():
     paths = [folder for folder in sys.path if folder]
-    script = f"import sys; sys.path[:0] = {paths}; import test_tokenizer_training as t; print(t.trained_tokenizers())"
-    other = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, encoding="utf-8"
-    )
-    assert other.stdout.splitlines()[-1] == trained_tokenizers()
+    code = f"import sys; sys.path[:0] = {paths}; import test_tokenizer_training as t; print(t.trained_tokenizers())"
+    assert run_ours(code, Path(__file__).parent).splitlines()[-1] == trained_tokenizers()
 
 
 @pytest.mark.parametrize("kind", ["bert", "t5"])

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from fresh_process import run_script
 from safetensors.torch import load_file
 from tokenizers_for_tests import SENTENCES, bert_tokenizer
 from toy_models import retromae_config
 from transformers import TrainerCallback, TrainingArguments
-from two_processes import run_two_processes
 
 from modeling_retromae import RetroMAEForMaskedLM, RetroMAEForPreTraining
 from retrieval_pretraining.arguments import PretrainingArguments
@@ -372,9 +372,9 @@ torch.distributed.barrier()
 torch.distributed.destroy_process_group()
 """
     )
-    result = run_two_processes([str(script)], output=tmp_path / "two", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr[-3000:]
-    log, theirs = json.loads(next(line for line in result.stdout.splitlines() if line.startswith("RESULT"))[7:])
+    result = run_script([script], tmp_path, processes=2)
+    assert result.status == 0, result.err[-3000:]
+    log, theirs = json.loads(next(line for line in result.out.splitlines() if line.startswith("RESULT"))[7:])
     for name in ("loss", *PARTS, "encoder_mlm_accuracy"):
         assert [entry[name] for entry in log if name in entry] == pytest.approx(history(one, name), abs=1e-4), name
     for name in ("eval_loss", "eval_bag_of_words_loss", "eval_decoder_mlm_accuracy"):
