@@ -20,10 +20,7 @@ The output folder loads with AutoModel (trust_remote_code) and SentenceTransform
 GUR) is a plain model of the backbone's own class, for everything else. `--help` lists what can be set.
 """
 
-import functools
-import json
 import sys
-import time
 from pathlib import Path
 
 from transformers import set_seed
@@ -32,11 +29,9 @@ from retrieval_pretraining.added_terms import read_terms
 from retrieval_pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments, parse_arguments
 from retrieval_pretraining.card_arguments import CardArguments
 from retrieval_pretraining.cleaning_settings import CleaningSettings
-from retrieval_pretraining.co2 import CO2Tracker
 from retrieval_pretraining.door import exit_status
 from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.gur_arguments import GURArguments
-from retrieval_pretraining.hub_pushes import open_for_arguments
 from retrieval_pretraining.mining_settings import MiningSettings
 from retrieval_pretraining.mixing import mix
 from retrieval_pretraining.model_card import model_card
@@ -49,45 +44,34 @@ from retrieval_pretraining.retrieval_evaluation import (
     retrieval_metrics,
     training_sample,
 )
-from retrieval_pretraining.run_folder import (
-    changed_settings,
-    find_checkpoint,
-    last_complete_checkpoint,
-    prepare_output,
-    resume_command,
-)
 from retrieval_pretraining.text_statistics import count_tokens, format_statistics, unknown_warning
 from retrieval_pretraining.token_rows import DEFAULT_INIT, fit_vocabulary
 from retrieval_pretraining.tokenizer_loading import load_tokenizer
-from retrieval_pretraining.trainer import NonFiniteLossError, SaveOnSignal
+from retrieval_pretraining.trainer import NonFiniteLossError
+from retrieval_pretraining.training_run import bars, open_run, push, speaker, train
 
 ARGUMENTS = [ModelArguments, DataArguments, PretrainingArguments, GURArguments, MiningSettings, CleaningSettings]
 ARGUMENTS += [CardArguments]
 
 
-def say(args: PretrainingArguments, message: str):
-    """One line on the screen, from one process."""
-    if args.process_index == 0:
-        print(message, flush=True)
-
-
 # --- The text -----------------------------------------------------------------------------------------------------
 
 
-def cut_text(objective, dataset, tokenizer, max_seq_length: int, data: DataArguments, args, name: str):
+def cut_text(objective, dataset, tokenizer, max_seq_length: int, name: str):
     """Texts -> examples of at most `max_seq_length` tokens."""
     if dataset is None:
         return None
-    with args.main_process_first(desc="tokenising"):
+    run = objective.run
+    with run.args.main_process_first(desc="tokenising"):
         examples = objective.tokenise(dataset, tokenizer, max_seq_length=max_seq_length, desc=f"tokenising {name}")
-    if not data.streaming:
+    if not run.data.streaming:
         read, made = objective.units
-        say(args, f"{name}: {len(dataset):,} {read}, {len(examples):,} {made} of at most {max_seq_length} tokens")
-        _say_statistics(objective, examples, tokenizer, name, args)
+        run.say(f"{name}: {len(dataset):,} {read}, {len(examples):,} {made} of at most {max_seq_length} tokens")
+        _say_statistics(objective, examples, tokenizer, name)
     return examples
 
 
-def _say_statistics(objective, examples, tokenizer, name: str, args: PretrainingArguments):
+def _say_statistics(objective, examples, tokenizer, name: str):
     """One screen for the training text. Tokens that the tokenizer does not know are never predicted: many are worth a
     word, only such are an error."""
     tokens = count_tokens(examples, tokenizer)
@@ -96,9 +80,9 @@ def _say_statistics(objective, examples, tokenizer, name: str, args: Pretraining
     if name == "training":
         about = "" if tokens.examples == tokens.of else "about "
         objective.token_count = f"{about}{tokens.tokens * tokens.of // max(1, tokens.examples):,}"
-        say(args, format_statistics(objective.reading, tokens, unit=objective.sequence))
+        objective.run.say(format_statistics(objective.reading, tokens, unit=objective.sequence))
     elif unknown_warning(tokens, name) is not None:
-        say(args, unknown_warning(tokens, name))
+        objective.run.say(unknown_warning(tokens, name))
 
 
 def choose_length(data: DataArguments, longest: int) -> int:
@@ -147,47 +131,38 @@ def run(
         max_steps=args.max_steps, init_weights=model_args.init_weights, evaluates=args.eval_strategy != "no"
     )
     gur_args.check(objective=model_args.objective, from_scratch=model_args.config_name is not None)
+    say = speaker(args)
     objective = OBJECTIVES[model_args.objective](
-        Run(model_args, data_args, args, gur_args, mining, cleaning, card, say=functools.partial(say, args))
+        Run(model_args, data_args, args, gur_args, mining, cleaning, card, say=say)
     )
     objective.check()
     card.check()
-    prepare_output(model_args, args)
-    checkpoint = find_checkpoint(args)
-    repository = None
-    if args.push_to_hub and args.process_index == 0:
-        # Now, not after hours of training.
-        repository = open_for_arguments(args)
-        args.hub_model_id = repository.name  # the card says it
-        say(args, f"will be pushed to {repository.url}")
-    changed = changed_settings(model_args, data_args, args, *objective.settings(), resumed=checkpoint is not None)
-    for name, (before, now) in changed.items():
-        say(args, f"warning: resumed with another {name}: {before} -> {now}")
+    checkpoint, repository = open_run(model_args, data_args, args, objective.settings(), say=say)
     terms = read_terms(model_args.add_tokens) if model_args.add_tokens is not None and checkpoint is None else None
     retrieval = None
     if data_args.eval_retrieval_dir is not None:
         retrieval = load_retrieval_data(data_args.eval_retrieval_dir, split=data_args.eval_retrieval_split)
     # No model is loaded for a text that has nothing.
     with args.main_process_first(desc="reading"):
-        train, validation = objective.load_text()
+        text, validation = objective.load_text()
     set_seed(args.seed)
 
-    tokenizer, change = load_tokenizer(objective, train, checkpoint=checkpoint, terms=terms)
+    tokenizer, change = load_tokenizer(objective, text, checkpoint=checkpoint, terms=terms)
     objective.check_tokenizer(tokenizer)
     model = objective.load_model(tokenizer)
     check_best_metric(args, model, retrieval)
     length = choose_length(data_args, objective.longest_input(model))
     encoded_length = objective.encoded_length(length)
     tokenizer.model_max_length = encoded_length
-    train_examples = cut_text(objective, train, tokenizer, length, data_args, args, "training")
+    train_examples = cut_text(objective, text, tokenizer, length, "training")
     sequences = None
     if change is not None and not data_args.streaming:
         sequences = objective.sequences(train_examples, tokenizer)
     init = {"init": model_args.new_token_init or DEFAULT_INIT, "seed": args.seed}
     said = fit_vocabulary(model, tokenizer, change, sequences, checkpoint=checkpoint, **init)
     if said is not None:
-        say(args, said)
-    validation_examples = cut_text(objective, validation, tokenizer, length, data_args, args, "validation")
+        say(said)
+    validation_examples = cut_text(objective, validation, tokenizer, length, "validation")
     if args.dataloader_drop_last and not data_args.streaming:
         size = args.per_device_train_batch_size * args.world_size
         if len(train_examples) < size:
@@ -196,12 +171,11 @@ def run(
                 f"{size}."
             )
     if model_args.init_weights == "corpus" and checkpoint is None:
-        say(args, objective.start_from_corpus(model, train_examples, tokenizer))
+        say(objective.start_from_corpus(model, train_examples, tokenizer))
 
     if data_args.mix_file is not None:
         train_examples = _mix_in(objective, train_examples, tokenizer, length, data_args, args)
 
-    signals = SaveOnSignal()
     trainer = objective.trainer_class(
         model,
         args,
@@ -211,47 +185,29 @@ def run(
         tokenizer,
         max_seq_length=encoded_length,
         retrieval_data=_retrieval_sample(retrieval, data_args, args),
-        callbacks=[signals],
         hub_repository=repository,
         **objective.trainer_arguments(),
     )
     if not data_args.streaming:
-        say(args, trainer.padding_report())
+        say(trainer.padding_report())
 
     count = None if data_args.streaming else len(train_examples)
+    scores: dict[str, dict[str, float]] = {}
     results: dict = {"passages": count, "max_seq_length": encoded_length, "cleaning": cleaning.summary()}
-    results["documents"] = objective.reading and objective.reading.documents
-    if checkpoint is not None:
-        results["resumed_at"] = json.loads(Path(checkpoint, "trainer_state.json").read_text())["global_step"]
-    scores = {}
+    results |= {"documents": objective.reading and objective.reading.documents, "retrieval": scores}
     if retrieval is not None:
         results |= {"retrieval_name": retrieval.name, "bm25": _bm25(retrieval, args)}
     if args.should_save:
         model_card(args.output_dir, model, objective, results)  # now, not after hours: what is wrong with it
-    if retrieval is not None:
+    if retrieval is not None and args.trains:
         scores["before"] = _retrieve(objective, model, tokenizer, retrieval, encoded_length, args)
-    started = time.time()
 
-    def complete(folder: Path, state):
+    def complete(folder: Path, now: dict):
         """What a checkpoint lacks to be published."""
-        trained = {name: value for row in state.log_history for name, value in row.items()}
         objective.export(model, tokenizer, folder, max_seq_length=encoded_length)
-        now = {"train": trained, "retrieval": scores, "steps": state.global_step, "seconds": time.time() - started}
-        now["log_history"] = state.log_history
         objective.write_card(model, folder, {**results, **now})
 
-    trainer.complete_folder = complete
-    co2 = CO2Tracker(card.co2_country, functools.partial(say, args)) if card.track_co2 and args.should_save else None
-    outcome = trainer.train(resume_from_checkpoint=checkpoint)
-    results |= {"seconds": time.time() - started, "co2_grams": co2.stop() if co2 is not None else None}
-    if signals.received is not None:
-        saved = last_complete_checkpoint(args.output_dir)
-        say(args, f"\nStopped after step {trainer.state.global_step}, saved in {saved}. To go on exactly from there:")
-        say(args, f"  {resume_command(args, saved)}")
-        raise SystemExit(128 + signals.received)
-    trainer.log_metrics("train", outcome.metrics)
-    trainer.save_metrics("train", outcome.metrics)
-    trainer.save_state()
+    results |= train(trainer, args, checkpoint, complete, card=card, say=say)
     if validation_examples is not None:
         trainer.retrieval_data = None  # measured below, on all documents
         metrics = trainer.evaluate()
@@ -263,28 +219,17 @@ def run(
         scores["after"] = _retrieve(objective, model, tokenizer, retrieval, encoded_length, args)
         named = {f"retrieval_{when}_{name}": value for when, row in scores.items() for name, value in row.items()}
         trainer.save_metrics("eval", {**results.get("eval", {}), **named})
-    results.update(train=outcome.metrics, retrieval=scores, steps=trainer.state.global_step)
-    results["log_history"] = trainer.state.log_history
     if args.should_save:
         objective.export(model, tokenizer, Path(args.output_dir), max_seq_length=encoded_length)
         objective.write_card(model, args.output_dir, results)
     if scores:
         table = {"BM25": results["bm25"], **scores}
-        rows = [{"": when, **row} for when, row in table.items() if row]
-        say(args, f"\n{retrieval.name}, cosine of the sentence vectors:\n{format_table(rows, list(rows[-1]))}")
-    say(args, objective.how_to_load(args.output_dir))
+        rows = [{"": when if args.trains else "model", **row} for when, row in table.items() if row]
+        say(f"\n{retrieval.name}, cosine of the sentence vectors:\n{format_table(rows, list(rows[-1]))}")
+    say(objective.how_to_load(args.output_dir))
     if args.push_to_hub:
-        _push(trainer, args)
+        push(trainer, say)
     return results
-
-
-def _push(trainer, args: PretrainingArguments):
-    pushed = trainer.push_output()
-    failures = trainer.failure_report()
-    if failures is not None:
-        say(args, f"{failures}; the last push holds the whole model")
-    if pushed is not None:
-        say(args, f"pushed: {pushed.pr_url or pushed.commit_url}")
 
 
 def _mix_in(objective, examples, tokenizer, length: int, data: DataArguments, args: PretrainingArguments):
@@ -293,11 +238,11 @@ def _mix_in(objective, examples, tokenizer, length: int, data: DataArguments, ar
     for file in data.mix_file:
         with args.main_process_first(desc="reading"):
             text = objective.load_other_text(objective.run.mix_source(file))
-        others.append(cut_text(objective, text, tokenizer, length, data, args, file))
+        others.append(cut_text(objective, text, tokenizer, length, file))
     shares = data.mixed_shares()
     mixed = mix([examples, *others], shares, seed=args.seed)
     parts = " + ".join(f"{share:.0%} {file}" for share, file in zip(shares, data.mix_file, strict=True))
-    say(args, f"an epoch: {len(mixed):,} {objective.units[1]}, {1 - sum(shares):.0%} training text + {parts}")
+    objective.run.say(f"an epoch: {len(mixed):,} {objective.units[1]}, {1 - sum(shares):.0%} training text + {parts}")
     return mixed
 
 
@@ -306,7 +251,7 @@ def _retrieval_sample(retrieval, data: DataArguments, args: PretrainingArguments
     if retrieval is None or args.eval_strategy == "no":
         return retrieval
     limits = {"max_queries": data.eval_retrieval_max_queries, "max_documents": data.eval_retrieval_max_documents}
-    return training_sample(retrieval, **limits, seed=args.seed, say=functools.partial(say, args))
+    return training_sample(retrieval, **limits, seed=args.seed, say=speaker(args))
 
 
 def _retrieve(objective, model, tokenizer, retrieval, length: int, args: PretrainingArguments) -> dict[str, float]:
@@ -316,13 +261,12 @@ def _retrieve(objective, model, tokenizer, retrieval, length: int, args: Pretrai
         retrieval,
         max_seq_length=length,
         pooling=objective.retrieval_pooling,
-        # None: a bar where it takes long
-        progress=None if args.process_index == 0 and not args.disable_tqdm else False,
+        progress=bars(args),
     )
 
 
 def _bm25(retrieval, args: PretrainingArguments) -> dict[str, float] | None:
-    run = bm25_beside(retrieval, functools.partial(say, args)) if args.process_index == 0 else None
+    run = bm25_beside(retrieval, speaker(args), progress=bars(args)) if args.process_index == 0 else None
     return None if run is None else retrieval_metrics(run, retrieval.qrels)
 
 

@@ -411,6 +411,9 @@ class PretrainingArguments(TrainingArguments):
     warmup_steps: float = field(default=0.1, metadata=_help("Steps of linear warm-up; below 1, a share of all steps."))
     weight_decay: float = field(default=0.01, metadata=_help("Weight decay of AdamW."))
     bf16: bool | None = field(default=None, metadata=_help("bf16 autocast. [default: on where the GPU has it]"))
+    num_train_epochs: float = field(
+        default=3.0, metadata=_help("Times that each text is seen; 0 makes the start and does not train.")
+    )
     logging_steps: float = field(default=50, metadata=_help("Log every so many steps; below 1, a share of all steps."))
     save_total_limit: int | None = field(default=2, metadata=_help("Checkpoints that are kept."))
     disable_tqdm: bool | None = field(default=False, metadata=_help("No progress bar."))
@@ -441,8 +444,8 @@ class PretrainingArguments(TrainingArguments):
                 raise InputError(f"--{name} is 1 or more, not {getattr(self, name)}.")
         if self.seed < 0:
             raise InputError(f"--seed is 0 or more, not {self.seed}.")
-        if self.max_steps <= 0 and self.num_train_epochs <= 0:
-            raise InputError("Nothing to train: --max_steps or --num_train_epochs is above 0.")
+        if self.max_steps <= 0 and self.num_train_epochs < 0:
+            raise InputError(f"--num_train_epochs is 0 (no training) or more, not {self.num_train_epochs}.")
         check_pushing(self, ("hub_private_repo", "hub_create_pr", "hub_revision", "hub_always_push"))
         if self.label_smoothing_factor != 0:
             raise InputError("--label_smoothing_factor has no effect on these losses: leave it out.")
@@ -456,6 +459,11 @@ class PretrainingArguments(TrainingArguments):
         if not torch.cuda.is_available() or self.use_cpu:
             self.dataloader_pin_memory = False  # there is nothing to pin for
         super().__post_init__()
+
+    @property
+    def trains(self) -> bool:
+        """Whether there is a step to take; without one the model stays what it starts as."""
+        return self.max_steps > 0 or self.num_train_epochs > 0
 
 
 def parse_arguments(argument_classes: list[type], arguments: list[str] | None = None) -> tuple:

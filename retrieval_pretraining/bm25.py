@@ -50,15 +50,17 @@ def bm25_run(
     language: str = "auto",
     chinese_tokens: str = "bigrams",
     top_k: int = 1000,
+    progress: bool | None = None,
 ) -> Run:
     """Rank the corpus by BM25; documents with a score above 0 only, `top_k` at most, ties in corpus order.
 
-    `k1`, `b`, `language` and `chinese_tokens` are those of `BM25Index`. A query may find nothing; if none finds
-    anything, that is a warning. `InputError` as `BM25Index`, and for ids that come twice or are not one a text.
+    `k1`, `b`, `language`, `chinese_tokens` and `progress` are those of `BM25Index`. A query may find nothing; if none
+    finds anything, that is a warning. `InputError` as `BM25Index`, and for ids that come twice or are not one a text.
     """
     check_ids(data.corpus_ids, len(data.corpus_texts), "documents")
     check_ids(data.query_ids, len(data.query_texts), "queries")
-    index = BM25Index(data.corpus_texts, k1=k1, b=b, language=language, chinese_tokens=chinese_tokens)
+    options = {"k1": k1, "b": b, "language": language, "chinese_tokens": chinese_tokens, "progress": progress}
+    index = BM25Index(data.corpus_texts, **options)
     logger.info("BM25 on %s: %s.", data.name, index.description)
     run: Run = {}
     for query, (positions, scores) in zip(data.query_ids, index.search(data.query_texts, top_k=top_k), strict=True):
@@ -92,6 +94,7 @@ class BM25Index:
         language: "en" for stemmed words of two or more characters without stop words, "zh" for Han characters as
             `chinese_tokens` says and all other words lower-cased and stemmed, "auto" to ask `detect_language`.
         chinese_tokens: "bigrams" of a run of Han characters (a run of one as itself) or its "words" by rjieba.
+        progress: whether bars are shown; None: where it takes long.
 
     `language` is then "en" or "zh", and `description` the sentence for the results.
 
@@ -106,16 +109,18 @@ class BM25Index:
         b: float = 0.4,
         language: str = "auto",
         chinese_tokens: str = "bigrams",
+        progress: bool | None = None,
     ):
         bm25s = import_extra("bm25s")
         logging.getLogger("bm25s").setLevel(logging.WARNING)  # on import it sets itself to DEBUG
         check_texts(texts, "documents")
         self.language = _check_options(texts, k1, b, language, chinese_tokens)
         self.description = _describe(k1, b, self.language, chinese_tokens)
+        self.progress = progress
         self._tokenize = bm25_tokenizer(self.language, chinese_tokens=chinese_tokens)
         self._vocabulary: dict[str, int] = {}
         documents = []
-        with progress_bar(len(texts), "BM25 index", "text", None) as bar:
+        with progress_bar(len(texts), "BM25 index", "text", progress) as bar:
             for text in texts:
                 tokens = self._tokenize(text)
                 documents.append([self._vocabulary.setdefault(token, len(self._vocabulary)) for token in tokens])
@@ -134,7 +139,7 @@ class BM25Index:
         if top_k < 1:
             raise InputError(f"top_k is {top_k}; ask for 1 document or more.")
         found = []
-        with progress_bar(len(texts), "BM25", "query", None) as bar:
+        with progress_bar(len(texts), "BM25", "query", self.progress) as bar:
             for text in texts:
                 tokens = [self._vocabulary[token] for token in self._tokenize(text) if token in self._vocabulary]
                 # not `retrieve` of bm25s: its order among ties is arbitrary

@@ -120,13 +120,16 @@ def _gur_facts(model, run: Run) -> tuple[dict, str]:
 
 def run_facts(args, results: dict[str, Any], *, pairs: bool) -> dict[str, Any]:
     """How it was trained, and on what; of `pairs` the negatives are those of a batch, not of a step."""
-    size = args.per_device_train_batch_size * args.world_size
-    co2 = results.get("co2_grams")
+    size, accumulated = args.per_device_train_batch_size * args.world_size, args.gradient_accumulation_steps
+    co2, schedule = results.get("co2_grams"), getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
+    steps = {
+        "pairs a batch" if pairs else "batch": size if pairs else size * accumulated,
+        "batches a step": accumulated if pairs else None,
+        "learning rate": f"{args.learning_rate:g}, {schedule}",
+    }
     return {
         "steps": results.get("steps"),
-        "pairs a batch" if pairs else "batch": size if pairs else size * args.gradient_accumulation_steps,
-        "batches a step": args.gradient_accumulation_steps if pairs else None,
-        "learning rate": f"{args.learning_rate:g}, {getattr(args.lr_scheduler_type, 'value', args.lr_scheduler_type)}",
+        **(steps if args.trains else {}),
         "seed": args.seed,
         "precision": "bf16 autocast" if args.bf16 else "fp16 autocast" if args.fp16 else "float32",
         "hardware": hardware(args),

@@ -54,6 +54,8 @@ class FinetuningArguments(PretrainingArguments, _library.SentenceTransformerTrai
 
     def __post_init__(self):
         super().__post_init__()
+        if not self.trains:
+            raise InputError("Nothing to train: --max_steps or --num_train_epochs is above 0.")
         self.logging_nan_inf_filter = False  # a loss that is no number is an error, see `log`
         if self.world_size > 1:
             self.dataloader_drop_last = True  # each process has as many vectors to send to the others

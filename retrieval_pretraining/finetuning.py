@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +13,6 @@ import torch
 from transformers import set_seed
 
 from retrieval_pretraining.card_arguments import CardArguments
-from retrieval_pretraining.co2 import CO2Tracker
 from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.finetune_arguments import (
     ContrastiveArguments,
@@ -43,7 +40,6 @@ from retrieval_pretraining.hard_negatives import (
     model_ranker,
     pair_scores,
 )
-from retrieval_pretraining.hub_pushes import open_for_arguments
 from retrieval_pretraining.relevance import Relevance, text_key
 from retrieval_pretraining.report_summary import p_value, signed
 from retrieval_pretraining.results_file import metric_name
@@ -55,17 +51,10 @@ from retrieval_pretraining.retrieval_evaluation import (
     retrieval_metrics,
     training_sample,
 )
-from retrieval_pretraining.run_folder import (
-    changed_settings,
-    find_checkpoint,
-    last_complete_checkpoint,
-    prepare_output,
-    resume_command,
-)
 from retrieval_pretraining.significance import paired_comparison
 from retrieval_pretraining.systems import resolve_prompt
 from retrieval_pretraining.text_encoder import SentenceTransformersEncoder
-from retrieval_pretraining.trainer import SaveOnSignal
+from retrieval_pretraining.training_run import bars, open_run, push, speaker, train
 
 STAGING = "_start"  # `_`: is not pushed
 _METRICS = ("ndcg@10", "recall@100", "mrr@10")  # what `retrieval_metrics` measures by default
@@ -83,23 +72,13 @@ def finetune(
     for group in (run.model, run.data, run.contrastive, run.card):
         group.check()
     _check_evaluation(run)
-    with _bars_of_datasets(shown=_bars(args) is None):
+    with _bars_of_datasets(shown=bars(args) is None):
         return _finetune(run)
 
 
 def _finetune(run: FinetuneRun) -> dict[str, Any]:
-    args, say = run.args, _speaker(run.args)
-    prepare_output(run.model, args)
-    checkpoint = find_checkpoint(args)
-    repository = None
-    if args.push_to_hub and args.process_index == 0:
-        # Now, not after hours of training.
-        repository = open_for_arguments(args)
-        args.hub_model_id = repository.name  # the card says it
-        say(f"will be pushed to {repository.url}")
-    changed = changed_settings(run.model, run.data, args, run.contrastive, resumed=checkpoint is not None)
-    for name, (before, now) in changed.items():
-        say(f"warning: resumed with another {name}: {before} -> {now}")
+    args, say = run.args, speaker(run.args)
+    checkpoint, repository = open_run(run.model, run.data, args, [run.contrastive], say=say)
     retrieval = None
     if run.data.eval_retrieval_dir is not None:
         retrieval = load_retrieval_data(run.data.eval_retrieval_dir, split=run.data.eval_retrieval_split)
@@ -116,10 +95,10 @@ def _finetune(run: FinetuneRun) -> dict[str, Any]:
     rankings: dict[str, Run] = {}
     if retrieval is not None:
         results["retrieval_name"] = retrieval.name
-        bm25 = bm25_beside(retrieval, say) if args.process_index == 0 else None
+        bm25 = bm25_beside(retrieval, say, progress=bars(args)) if args.process_index == 0 else None
         rankings |= {"BM25": bm25} if bm25 is not None else {}
         # With the prompts that it has: an instruction that it never saw would make it look worse.
-        rankings["before"] = retrieval_run(encoder, retrieval, progress=_bars(args))
+        rankings["before"] = retrieval_run(encoder, retrieval, progress=bars(args))
     _set_prompts(encoder, run)
     examples = _with_negatives(data, encoder, run, results, say)
     relevance = Relevance.of(data.pairs)
@@ -130,32 +109,17 @@ def _finetune(run: FinetuneRun) -> dict[str, Any]:
     if args.should_save:
         finetune_card(args.output_dir, encoder, run, results)  # now, not after hours: what is wrong with it
 
-    started = time.time()
-
-    def complete(folder: Path, state):
+    def complete(folder: Path, now: dict[str, Any]):
         """What a checkpoint lacks to be published."""
-        now = {"steps": state.global_step, "seconds": time.time() - started, "log_history": state.log_history}
-        now["train"] = {name: value for row in state.log_history for name, value in row.items()}
         write_finetune_card(folder, encoder, run, {**results, **now})
 
-    trainer.complete_folder = complete
-    if checkpoint is not None:
-        results["resumed_at"] = json.loads(Path(checkpoint, "trainer_state.json").read_text())["global_step"]
-    co2 = CO2Tracker(run.card.co2_country, say) if run.card.track_co2 and args.should_save else None
-    outcome = trainer.train(resume_from_checkpoint=checkpoint)
-    results |= {"seconds": time.time() - started, "co2_grams": co2.stop() if co2 is not None else None}
-    _stop_if_asked(trainer, args, say)
-    trainer.log_metrics("train", outcome.metrics)
-    trainer.save_metrics("train", outcome.metrics)
-    trainer.save_state()
+    results |= train(trainer, args, checkpoint, complete, card=run.card, say=say)
     encoder.encode(["a"])  # raises where the last step has spoilt it
     trainer.save_model(args.output_dir, _internal_call=True)  # is pushed below, when all of it is there
     if retrieval is not None:
-        rankings["after"] = retrieval_run(encoder, retrieval, progress=_bars(args))
+        rankings["after"] = retrieval_run(encoder, retrieval, progress=bars(args))
         _measure(rankings, retrieval, results)
         trainer.save_metrics("eval", _flat(results))
-    results |= {"train": outcome.metrics, "steps": trainer.state.global_step}
-    results["log_history"] = trainer.state.log_history
     if args.should_save:
         write_finetune_card(args.output_dir, encoder, run, results)
     if retrieval is not None:
@@ -164,11 +128,7 @@ def _finetune(run: FinetuneRun) -> dict[str, Any]:
             say(sentence)
     say(how_to_load(args.output_dir, encoder))
     if args.push_to_hub:
-        pushed = trainer.push_output()
-        if trainer.failure_report() is not None:
-            say(f"{trainer.failure_report()}; the last push holds the whole model")
-        if pushed is not None:
-            say(f"pushed: {pushed.pr_url or pushed.commit_url}")
+        push(trainer, say)
     return results
 
 
@@ -224,15 +184,6 @@ def _check_sizes(encoder: SentenceTransformersEncoder, run: FinetuneRun):
             raise InputError(f"--matryoshka_dims {size} is more than the {encoder.vector_size} that a vector has.")
 
 
-def _speaker(args) -> Callable[[str], None]:
-    return lambda message: print(message, flush=True) if args.process_index == 0 else None
-
-
-def _bars(args) -> bool | None:
-    """None: a bar where it takes long."""
-    return None if args.process_index == 0 and not args.disable_tqdm else False
-
-
 @contextmanager
 def _bars_of_datasets(*, shown: bool) -> Iterator[None]:
     import datasets
@@ -278,10 +229,10 @@ def _with_negatives(data: TrainingData, encoder, run: FinetuneRun, results: dict
     if wanted.hard_negatives != "none" and not fewer:
         say("no pair lacks negatives: nothing is mined")
     elif wanted.hard_negatives == "bm25":
-        mining, how = Mining(bm25_ranker(corpus), (first, last)), "mined by BM25"
+        mining, how = Mining(bm25_ranker(corpus, progress=bars(args)), (first, last)), "mined by BM25"
     elif wanted.hard_negatives == "model":
-        scores = pair_scores(encoder, progress=_bars(args)) if wanted.hard_negative_margin is not None else None
-        ranker = model_ranker(corpus, encoder, progress=_bars(args))
+        scores = pair_scores(encoder, progress=bars(args)) if wanted.hard_negative_margin is not None else None
+        ranker = model_ranker(corpus, encoder, progress=bars(args))
         mining, how = Mining(ranker, (first, last), wanted.hard_negative_margin, scores), "mined by the model"
     if mining is not None:
         how += f" from ranks {first} to {last} of {len(corpus):,} documents"
@@ -319,7 +270,6 @@ def _trainer(encoder, examples, relevance, retrieval: RetrievalData | None, repo
         loss=loss,
         evaluator=evaluator,
         hub_repository=repository,
-        callbacks=[SaveOnSignal()],
     )
     if not len(trainer.batches):
         raise InputError(
@@ -331,15 +281,6 @@ def _trainer(encoder, examples, relevance, retrieval: RetrievalData | None, repo
         line += f"; {trainer.batches.left_out:,} pairs are left out, others each time: they fit into none of them"
     say(line)
     return trainer
-
-
-def _stop_if_asked(trainer: FinetuningTrainer, args, say):
-    signals = next(each for each in trainer.callback_handler.callbacks if isinstance(each, SaveOnSignal))
-    if signals.received is not None:
-        saved = last_complete_checkpoint(args.output_dir)
-        say(f"\nStopped after step {trainer.state.global_step}, saved in {saved}. To go on from there:")
-        say(f"  {resume_command(args, saved)}")
-        raise SystemExit(128 + signals.received)
 
 
 # --- What was measured --------------------------------------------------------------------------------------------

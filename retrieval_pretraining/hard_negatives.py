@@ -56,9 +56,9 @@ class Corpus:
         return len(self.texts)
 
 
-def bm25_ranker(corpus: Corpus) -> Rank:
+def bm25_ranker(corpus: Corpus, *, progress: bool | None = None) -> Rank:
     """By BM25; a document without a word of the query is not found."""
-    index = BM25Index(corpus.texts)
+    index = BM25Index(corpus.texts, progress=progress)
     return lambda queries, count: index.search(queries, top_k=count)
 
 

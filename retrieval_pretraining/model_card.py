@@ -59,7 +59,8 @@ def model_card(
     is_gur = run.model.objective == "gur"
     encoder = getattr(config, "encoder_config", config)
     # A decoder from scratch that no loss has trained writes nothing.
-    writes = is_gur and (config.lm_loss_weight > 0 or run.model.model_name_or_path is not None)
+    taught = run.args.trains and getattr(config, "lm_loss_weight", 0) > 0
+    writes = is_gur and (taught or run.model.model_name_or_path is not None)
     tags = ["pretraining", run.model.objective, *(["text2text-generation"] if writes else [])]
     facts = fact_tables(model, run, results, units=objective.units[1 - is_gur], tokens=objective.token_count)
     revision = run.args.hub_revision or "main"

@@ -89,6 +89,7 @@ class RetroMAEObjective:
     """RetroMAE, DupMAE, and MLM, their control: a text is an example."""
 
     tokenizer_kind = "bert"
+    backbones = BACKBONES
     units = ("documents", "passages")  # what is read, and what it becomes
     sequence = "passage"  # what a row of token ids is
     trainer_class = PretrainingTrainer
@@ -101,6 +102,7 @@ class RetroMAEObjective:
 
     def check(self):
         self.run.cleaning.check()
+        check_config(self.run, self.backbones)
         useless = _changed(self.run.mining, [entry.name for entry in fields(MiningSettings)])
         if useless:
             raise InputError(f"{useless}: only --objective gur mines pairs; leave it out.")
@@ -159,7 +161,7 @@ class RetroMAEObjective:
             changes["attn_implementation"] = run.model.attn_implementation
 
         def from_scratch():
-            base = base_config(run.model, BACKBONES)
+            base = base_config(run.model, self.backbones)
             backbone_of(base)
             return model_class(RetroMAEConfig(encoder_config=changed_config(base, run.model, tokenizer), **changes))
 
@@ -218,6 +220,7 @@ class GURObjective:
     """GUR: a pair of texts is an example; from documents the pairs are mined first."""
 
     tokenizer_kind = "t5"
+    backbones = ("t5", "mt5", "umt5")
     units = ("pairs", "with two texts")
     sequence = "text"
     trainer_class = GURTrainer
@@ -232,6 +235,7 @@ class GURObjective:
         run, data = self.run, self.run.data
         run.mining.check()
         run.cleaning.check()
+        check_config(run, self.backbones)
         refuse_fp16(run.args)
         useless = _changed(data, ["encoder_mlm_probability", "decoder_mlm_probability"])
         if useless:
@@ -298,7 +302,7 @@ class GURObjective:
             changes["attn_implementation"] = run.model.attn_implementation
 
         def from_scratch():
-            base = changed_config(base_config(run.model, ("t5", "mt5", "umt5")), run.model, tokenizer)
+            base = changed_config(base_config(run.model, self.backbones), run.model, tokenizer)
             if run.gur.projection_init == "identity":
                 # Two columns of the hidden layer for each coordinate that passes through.
                 changes.setdefault("projection_dim", base.d_model)
@@ -408,6 +412,8 @@ def _first_rows(dataset, most: int | None):
 
 # --- Models -------------------------------------------------------------------------------------------------------
 
+_UNUSABLE = (OSError, ValueError, KeyError, TypeError, ImportError, StrictDataclassError)
+
 
 def make_model(run: Run, tokenizer, model_class, changes: dict, from_scratch: Callable):
     """The model of a run, from a backbone with its own vocabulary, or new with that of the tokenizer."""
@@ -426,16 +432,30 @@ def make_model(run: Run, tokenizer, model_class, changes: dict, from_scratch: Ca
             result = from_scratch()
             kind = getattr(result.config, "encoder_config", result.config).model_type
             run.say(f"{kind} from scratch: {result.num_parameters():,} parameters")
-    except (OSError, ValueError, KeyError, TypeError, ImportError, StrictDataclassError) as error:
+    except _UNUSABLE as error:
         name = arguments.model_name_or_path
         if name and only_pickled_on_hub(name, revision=arguments.model_revision, token=arguments.token):
             raise InputError(
                 f"--model_name_or_path {name} has its weights in a pickle, which can run code when it is read, and "
                 "none in safetensors: load it where you trust it, save it with save_pretrained, and give that folder."
             ) from error
-        option = "model_name_or_path" if arguments.model_name_or_path else "config_name"
-        raise InputError(f"--{option} {getattr(arguments, option)} cannot be used: {first_line(error)}") from error
+        raise _unusable(arguments, error) from error
     return result
+
+
+def check_config(run: Run, types):
+    """Raises `InputError` for a configuration from which no model can be made, before anything is read."""
+    if run.model.config_name is None:
+        return
+    try:
+        changed_config(base_config(run.model, types), run.model, None)
+    except _UNUSABLE as error:
+        raise _unusable(run.model, error) from error
+
+
+def _unusable(arguments: ModelArguments, error: Exception) -> InputError:
+    option = "model_name_or_path" if arguments.model_name_or_path else "config_name"
+    return InputError(f"--{option} {getattr(arguments, option)} cannot be used: {first_line(error)}")
 
 
 def base_config(arguments: ModelArguments, types):
@@ -451,10 +471,10 @@ def base_config(arguments: ModelArguments, types):
 
 
 def changed_config(base, arguments: ModelArguments, tokenizer):
-    """A new configuration: that of `base` with the tokenizer's ids and `--config_overrides`."""
-    changes = {"vocab_size": len(tokenizer)}
+    """A new configuration: `base` with `--config_overrides`, and the ids of the tokenizer where there is one."""
+    changes = {} if tokenizer is None else {"vocab_size": len(tokenizer)}
     for name in ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"):
-        if getattr(base, name, None) is not None:
+        if tokenizer is not None and getattr(base, name, None) is not None:
             changes[name] = getattr(tokenizer, name, None)
     for pair in filter(None, (arguments.config_overrides or "").replace(" ", "").split(",")):
         name, equals, value = pair.partition("=")

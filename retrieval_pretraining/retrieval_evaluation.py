@@ -70,12 +70,12 @@ def evaluate_retrieval(model, tokenizer, data: RetrievalData, **encoding) -> dic
     return retrieval_metrics(run, data.qrels)
 
 
-def bm25_beside(data: RetrievalData, say: Callable[[str], None]) -> Run | None:
+def bm25_beside(data: RetrievalData, say: Callable[[str], None], *, progress: bool | None = None) -> Run | None:
     """What the scores of a run stand beside: 100 documents a query, where that is cheap and installed."""
     if len(data.corpus_ids) > BM25_DOCUMENTS:
         return None
     try:
-        return bm25_run(data, top_k=100)
+        return bm25_run(data, top_k=100, progress=progress)
     except InputError as error:
         say(f"without BM25: {error}")
         return None

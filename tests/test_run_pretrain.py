@@ -147,6 +147,22 @@ def test_from_nothing_but_text_with_a_corpus_start(tmp_path, text_file, capsys):
     assert tokenizer.model_max_length == 32 and len(tokenizer) <= 300
 
 
+def test_no_epoch_measures_the_start_once_and_trains_nothing(tmp_path, backbone, text_file, retrieval_folder, capsys):
+    out = tmp_path / "out"
+    flags = {"model_name_or_path": backbone, "train_file": text_file, "output_dir": out}
+    assert door(**flags, num_train_epochs=0, eval_retrieval_dir=retrieval_folder) == 0
+    printed = capsys.readouterr().out
+    assert "| model" in printed and "| before" not in printed and "| after" not in printed
+    before, after = (load_file(each / "model.safetensors") for each in (backbone, out / "encoder"))
+    assert after and all(torch.equal(weight, before[name]) for name, weight in after.items())
+    card = (out / "README.md").read_text(encoding="utf-8")
+    assert "| steps | 0 |" in card and "| **this model** |" in card
+    assert "learning rate" not in card and "before this training" not in card and "| encoder_mlm_loss |" not in card
+    assert json.loads((out / "trainer_state.json").read_text())["global_step"] == 0
+    assert door(**flags, num_train_epochs=1) == 2  # nor is it overwritten
+    assert "holds the model of an earlier run" in error_line(capsys)
+
+
 def test_the_mlm_control_has_no_decoder(tmp_path, backbone, text_file):
     out = tmp_path / "out"
     assert 0 == door(model_name_or_path=backbone, train_file=text_file, output_dir=out, max_steps=2, objective="mlm")
@@ -207,7 +223,7 @@ MISTAKES = {
     "output is a file": ({"output_dir": "{folder}/t.jsonl"}, "--output_dir"),
     "output is the model": ({"output_dir": "{backbone}"}, "overwritten"),
     "batch of none": ({"per_device_train_batch_size": 0}, "--per_device_train_batch_size"),
-    "no epoch": ({"num_train_epochs": 0, "max_steps": -1}, "--num_train_epochs"),
+    "epochs below 0": ({"num_train_epochs": -1, "max_steps": -1}, "--num_train_epochs is 0 (no training) or more"),
     "label smoothing": ({"label_smoothing_factor": 0.1}, "--label_smoothing_factor"),
     "abbreviation": ({"encoder_mlm": 0.3}, "--encoder_mlm"),
     "best of nothing": ({"load_best_model_at_end": True}, "load_best_model_at_end"),

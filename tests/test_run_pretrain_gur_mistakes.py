@@ -208,3 +208,17 @@ def test_help_names_what_gur_has(capsys):
     text = capsys.readouterr().out
     for name in ("--projection_init", "--mask_rate", "--encode_max_seq_length", "--strategy", "--min_span_weight"):
         assert name in text, name
+
+
+def test_a_wrong_override_is_said_before_pairs_are_mined(shared, tmp_path, capsys):
+    changes = {"train_file": shared / "docs.jsonl", "config_overrides": "d_modell=32"}
+    assert gur(shared, tmp_path / "out", **changes) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and "takes name=value,name=value of T5Config, not 'd_modell=32'" in said.err
+
+
+def test_without_an_epoch_the_decoder_is_not_offered(shared, tmp_path):
+    changes = {"train_file": shared / "docs.jsonl", "init_weights": "corpus", "max_steps": -1}
+    assert gur(shared, tmp_path / "out", num_train_epochs=0, **changes) == 0
+    card = (tmp_path / "out/README.md").read_text(encoding="utf-8")
+    assert "Its decoder was not trained" in card and "text2text-generation" not in card
