@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import torch
 from scipy import sparse
+from scipy.sparse.linalg import LinearOperator
 from torch import nn
 from tqdm.auto import tqdm
 from transformers import BertModel
@@ -191,6 +192,7 @@ def cooccurrence_embeddings(
     singular_value_power: float = 0.0,
     frequency_power: float = 0.5,
     identity_share: float = 0.0,
+    identity_features: sparse.csr_matrix | None = None,
     further_rows: np.ndarray | None = None,
     excluded_ids: Iterable[int] = (),
     seed: int = 0,
@@ -207,7 +209,9 @@ def cooccurrence_embeddings(
     These rows say what company a token keeps. The share `identity_share` of the dimensions says which token it is: a
     random direction, of the same length. A sum of such vectors then still tells a word from its neighbours in meaning,
     as BM25 does, up to noise that falls with the number of dimensions (Johnson and Lindenstrauss 1984; random
-    indexing: Kanerva, Kristofersson and Holst 2000). For it the company has fewer dimensions.
+    indexing: Kanerva, Kristofersson and Holst 2000). For it the company has fewer dimensions. With `identity_features`
+    [vocab_size, features], rows of length 1, each feature has a random direction, and a token the sum of those of its
+    features (`spelling.py`).
 
     `further_rows` [vocab_size, k] are coordinates from elsewhere (`document_start.py`); they take k of the dimensions.
     Their length is relative to that of the rest, 1; the whole row is normalised.
@@ -252,7 +256,11 @@ def cooccurrence_embeddings(
     rows = rows[seen] / norms[seen, None]
     rotation = np.linalg.qr(rng.standard_normal((hidden_size, hidden_size)))[0]
     if dimensions < own_size:
-        identity = rng.standard_normal((len(rows), own_size - dimensions))
+        if identity_features is None:
+            identity = rng.standard_normal((len(rows), own_size - dimensions))
+        else:
+            shape = (identity_features.shape[1], own_size - dimensions)
+            identity = identity_features[seen] @ rng.standard_normal(shape, dtype=np.float32)
         identity /= np.linalg.norm(identity, axis=1, keepdims=True)
         rows = np.concatenate([rows, identity], axis=1) / np.sqrt(2.0)
     if further_rows is not None:
@@ -263,12 +271,17 @@ def cooccurrence_embeddings(
 
 
 def truncated_svd(
-    matrix: sparse.csr_matrix, rank: int, rng: np.random.Generator, *, oversampling: int = 32, iterations: int = 3
+    matrix: sparse.csr_matrix | LinearOperator,
+    rank: int,
+    rng: np.random.Generator,
+    *,
+    oversampling: int = 32,
+    iterations: int = 3,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Left vectors [rows, <= rank] and singular values by random projection (Halko, Martinsson and Tropp 2011)."""
     width = min(rank + oversampling, *matrix.shape)
     basis = np.linalg.qr(matrix @ rng.standard_normal((matrix.shape[1], width)).astype(np.float32))[0]
-    transposed = matrix.T.tocsr()
+    transposed = matrix.T.tocsr() if sparse.issparse(matrix) else matrix.T
     for _ in range(iterations):
         basis = np.linalg.qr(transposed @ basis)[0]
         basis = np.linalg.qr(matrix @ basis)[0]

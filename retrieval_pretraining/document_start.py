@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 from scipy import sparse
+from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
 from .corpus_start import truncated_svd
 
@@ -21,6 +22,7 @@ def document_rows(
     dimensions: int,
     repeated_token_power: float = 1.0,
     singular_value_power: float = 0.25,
+    features: sparse.csr_matrix | None = None,
     seed: int = 0,
 ) -> np.ndarray:
     r"""Coordinates of each token along the main directions of the documents.
@@ -30,8 +32,11 @@ def document_rows(
     coordinates are its row of V S^q, q being `singular_value_power`, times a factor for which the sum w V S^q over a
     document has length 1 in the root mean square over the documents.
 
+    With `features` F [vocab_size, features] a document has these in place of its tokens: A is A F, its rows of length
+    1 again, and a token's coordinates are its row of F V S^q (`spelling.py`).
+
     A row's length says how much of a token the directions hold: nothing of one that no document has in common with
-    others, and it is 0 for tokens never seen.
+    others, and, without features, it is 0 for tokens never seen.
 
     Returns: float32 [vocab_size, <= `dimensions`]; less where the documents have fewer directions.
     """
@@ -39,11 +44,26 @@ def document_rows(
     transposed = _term_document_matrix(sequences, token_weights, repeated_token_power)
     if not transposed.nnz:
         return np.zeros((len(token_weights), 0), dtype=np.float32)
-    directions, singular_values = truncated_svd(transposed, dimensions, rng)
+    described = transposed if features is None else _described(transposed, features)
+    directions, singular_values = truncated_svd(described, dimensions, rng)
     useful = singular_values > 1e-5 * singular_values.max()
-    directions, singular_values = directions[:, useful], singular_values[useful]
-    length = np.sqrt(np.sum(singular_values ** (2.0 + 2.0 * singular_value_power)) / transposed.shape[1])
-    return (directions * singular_values**singular_value_power / length).astype(np.float32)
+    rows = directions[:, useful] * singular_values[useful] ** singular_value_power
+    rows = (rows if features is None else features @ rows).astype(np.float32)
+    documents = transposed.T @ rows
+    return rows / np.sqrt(np.sum(documents**2) / len(documents))
+
+
+def _described(transposed: sparse.csr_matrix, features: sparse.csr_matrix) -> LinearOperator:
+    """[features, documents], columns of length 1; never made, as it has many more elements than its factors."""
+    # Of a document with the counts c the length is that of F c: the root of c F F^T c.
+    lengths = np.concatenate(
+        [
+            np.sqrt(np.asarray(part.multiply(part).sum(axis=0), dtype=np.float32).ravel())
+            for part in (features.T @ transposed[:, at : at + 1000] for at in range(0, transposed.shape[1], 1000))
+        ]
+    )
+    columns = (transposed @ sparse.diags(1.0 / np.maximum(lengths, 1e-12))).tocsr()
+    return aslinearoperator(features.T.tocsr()) @ aslinearoperator(columns)
 
 
 def _term_document_matrix(

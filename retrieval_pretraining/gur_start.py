@@ -17,6 +17,7 @@ from torch import nn
 from retrieval_pretraining.corpus_start import corpus_start
 from retrieval_pretraining.decoder_start import can_start, start_decoder
 from retrieval_pretraining.document_start import document_rows
+from retrieval_pretraining.spelling import spelling_features
 
 # From so many dimensions on, they are shared: the sentence vector is a sum of token vectors, and some dimensions say
 # which token it is, others what documents differ in; with fewer, the company that tokens keep needs them all. This and
@@ -31,6 +32,8 @@ DOCUMENT_GAIN = 1.75
 # Share and gain are for documents of so many tokens or more; less in proportion for shorter ones, whose words say
 # little of each other.
 FULL_LENGTH = 100
+# How much tokens that are spelt alike count as the same, as which token it is and in the documents.
+IDENTITY_SPELLING, DOCUMENT_SPELLING = 0.5, 0.3
 MAX_DOCUMENTS = 100_000  # of more, every n-th is used
 
 
@@ -92,14 +95,16 @@ def start_gur(
     sequences: Sequence[Sequence[int]],
     *,
     special_ids: Iterable[int],
+    tokens: Sequence[str] | None = None,
     batches: Sequence[dict[str, torch.Tensor]] = (),
     seed: int = 0,
     show_progress: bool = True,
 ) -> str:
     """Starts a new `GURForPreTraining` from statistics of its training text, in place; one sentence on what was done.
 
-    `sequences` are token ids, gone through more than once; `batches` of masked pairs start the decoder as well
-    (`decoder_start.py`), where it can be. The projection stays as it is (`identity_projection`).
+    `sequences` are token ids, gone through more than once. `tokens`, the names of all ids, let a wide model know which
+    are spelt alike (`spelling.py`). `batches` of masked pairs start the decoder as well (`decoder_start.py`), where it
+    can be. The projection stays as it is (`identity_projection`).
     """
     config = model.config
     special_ids = [token for token in special_ids if token < config.vocab_size]
@@ -109,8 +114,10 @@ def start_gur(
         weights = inverse_document_frequency(sequences, config.vocab_size, special_ids=special_ids)
     if config.d_model >= WIDE_FROM:
         own_size = config.d_model
+        if tokens is not None:
+            options["identity_features"] = spelling_features(tokens, share=IDENTITY_SPELLING)
         if weights is not None:
-            rows = options["further_rows"] = _document_part(config, sequences, weights, seed)
+            rows = options["further_rows"] = _document_part(config, sequences, weights, tokens, seed)
             own_size -= rows.shape[1]
             # The encoder's last norm makes all token vectors equally long: their length goes into the weights.
             weights = weights * np.sqrt(1.0 + np.sum(rows**2, axis=1))
@@ -123,6 +130,8 @@ def start_gur(
     started = ["token embeddings", "quiet layers"] + ["token weights"] * (weights is not None)
     if "further_rows" in options:
         started.insert(1, f"directions of the documents ({options['further_rows'].shape[1]})")
+    if "identity_features" in options:
+        started.insert(1, "their spelling")
     if len(batches) > 1 and can_start(model):
         guess = start_decoder(model, batches)
         started.append(f"decoder (loss {guess['lm_loss_before']:.1f} -> {guess['lm_loss']:.1f})")
@@ -132,14 +141,16 @@ def start_gur(
     )
 
 
-def _document_part(config, sequences: Sequence[Sequence[int]], weights: np.ndarray, seed: int) -> np.ndarray:
+def _document_part(config, sequences: Sequence[Sequence[int]], weights: np.ndarray, tokens, seed: int) -> np.ndarray:
     some = list(itertools.islice(sequences, 0, None, -(-len(sequences) // MAX_DOCUMENTS)))
     extent = min(1.0, np.mean([len(sequence) for sequence in some]) / FULL_LENGTH)
+    features = None if tokens is None else spelling_features(tokens, share=DOCUMENT_SPELLING)
     rows = document_rows(
         some,
         weights,
         dimensions=max(1, round(extent * min(DOCUMENT_SHARE * config.d_model, len(some) / DOCUMENTS_PER_DIRECTION))),
         repeated_token_power=config.repeated_token_power,
+        features=features,
         seed=seed,
     )
     return rows * np.float32(DOCUMENT_GAIN * extent)

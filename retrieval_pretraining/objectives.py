@@ -335,6 +335,7 @@ class GURObjective:
             model,
             self.sequences(passages, tokenizer),
             special_ids=tokenizer.all_special_ids,
+            tokens=tokenizer.convert_ids_to_tokens(range(model.config.vocab_size)),
             batches=self._some_batches(model, passages, tokenizer),
             seed=self.run.args.seed,
             show_progress=self.run.args.process_index == 0 and not self.run.args.disable_tqdm,
