@@ -224,7 +224,8 @@ def run(
         objective.write_card(model, args.output_dir, results)
     if scores:
         table = {"BM25": results["bm25"], **scores}
-        rows = [{"": when if args.trains else "model", **row} for when, row in table.items() if row]
+        names = {} if args.trains else {"after": "model"}
+        rows = [{"": names.get(when, when), **row} for when, row in table.items() if row]
         say(f"\n{retrieval.name}, cosine of the sentence vectors:\n{format_table(rows, list(rows[-1]))}")
     say(objective.how_to_load(args.output_dir))
     if args.push_to_hub:

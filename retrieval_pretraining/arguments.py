@@ -444,7 +444,7 @@ class PretrainingArguments(TrainingArguments):
                 raise InputError(f"--{name} is 1 or more, not {getattr(self, name)}.")
         if self.seed < 0:
             raise InputError(f"--seed is 0 or more, not {self.seed}.")
-        if self.max_steps <= 0 and self.num_train_epochs < 0:
+        if self.max_steps <= 0 and not self.num_train_epochs >= 0:
             raise InputError(f"--num_train_epochs is 0 (no training) or more, not {self.num_train_epochs}.")
         check_pushing(self, ("hub_private_repo", "hub_create_pr", "hub_revision", "hub_always_push"))
         if self.label_smoothing_factor != 0:

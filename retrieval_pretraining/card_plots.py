@@ -84,7 +84,8 @@ def _retrieval(figure_class, results: dict[str, Any]):
         panel.set_xlim(0, 1.18)
         panel.set_xticks([0, 0.5, 1])
         panel.set_title(metric_name(metric), loc="left", fontsize=11, fontweight="bold", color=_color("text"))
-    return figure, "Search before and after, beside BM25" if "bm25" in rows else "Search before and after"
+    title = "Search before and after" if "before" in rows else "Search"
+    return figure, f"{title}, beside BM25" if "bm25" in rows else title
 
 
 def _panels(figure, count: int) -> list:

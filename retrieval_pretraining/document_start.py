@@ -36,7 +36,7 @@ def document_rows(
     1 again, and a token's coordinates are its row of F V S^q (`spelling.py`).
 
     A row's length says how much of a token the directions hold: nothing of one that no document has in common with
-    others, and, without features, it is 0 for tokens never seen.
+    others, and it is 0 for tokens never seen.
 
     Returns: float32 [vocab_size, <= `dimensions`]; less where the documents have fewer directions.
     """
@@ -49,6 +49,7 @@ def document_rows(
     useful = singular_values > 1e-5 * singular_values.max()
     rows = directions[:, useful] * singular_values[useful] ** singular_value_power
     rows = (rows if features is None else features @ rows).astype(np.float32)
+    rows[np.diff(transposed.indptr) == 0] = 0.0  # of a token that no text has, its spelling alone would say something
     documents = transposed.T @ rows
     return rows / np.sqrt(np.sum(documents**2) / len(documents))
 

@@ -229,6 +229,9 @@ def _losses(results: dict[str, Any], plots: dict[str, str]) -> list[str]:
     if all(row[1] is None for row in values.values()):
         lines = [f"| | training text, {when} |", "|---|--:|"]
         values = {name: row[:1] for name, row in values.items()}
+    elif all(row[0] is None for row in values.values()):  # nothing was trained
+        lines = ["| | held-out text |", "|---|--:|"]
+        values = {name: row[1:] for name, row in values.items()}
     lines += [f"| {name} | {' | '.join(_number(value, 4) for value in row)} |" for name, row in values.items()]
     image = [f"![{plots['losses']}](images/losses.png)"] if "losses" in plots else []
     return ["\n".join(lines), *image]

@@ -335,7 +335,8 @@ class GURObjective:
             model,
             self.sequences(passages, tokenizer),
             special_ids=tokenizer.all_special_ids,
-            tokens=tokenizer.convert_ids_to_tokens(range(model.config.vocab_size)),
+            # There may be more rows than tokens.
+            tokens=[name or "" for name in tokenizer.convert_ids_to_tokens(range(model.config.vocab_size))],
             batches=self._some_batches(model, passages, tokenizer),
             seed=self.run.args.seed,
             show_progress=self.run.args.process_index == 0 and not self.run.args.disable_tqdm,
@@ -449,7 +450,9 @@ def check_config(run: Run, types):
     if run.model.config_name is None:
         return
     try:
-        changed_config(base_config(run.model, types), run.model, None)
+        config = changed_config(base_config(run.model, types), run.model, None)
+        if config.model_type not in types:
+            raise ValueError(f"no backbone of type {config.model_type!r} is supported; there are {', '.join(types)}.")
     except _UNUSABLE as error:
         raise _unusable(run.model, error) from error
 

@@ -38,7 +38,7 @@ BLOCK_OURS = (
 )
 
 _LOOP = """
-import json, os, sys, time, traceback
+import json, os, signal, sys, time, traceback
 for line in sys.stdin:
     job = json.loads(line)
     if job is None:
@@ -46,6 +46,7 @@ for line in sys.stdin:
     child = os.fork()
     if not child:
         status = 1
+        os.setsid()
         try:
             for number, path in ((0, os.devnull), (1, job["out"]), (2, job["err"])):
                 os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), number)
@@ -60,13 +61,26 @@ for line in sys.stdin:
             exec(compile(job["code"], "<client>", "exec"), {"__name__": "__main__"})
             status = 0
         except SystemExit as stop:
-            status = int(stop.code or 0)
+            status = stop.code or 0
+            if isinstance(status, str):
+                print(status, file=sys.stderr)
+                status = 1
         except BaseException:
             traceback.print_exc()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
-    _, code = os.waitpid(child, 0)
+    deadline, ended = time.monotonic() + job["timeout"], 0
+    while not ended:
+        ended, code = os.waitpid(child, os.WNOHANG)
+        if not ended and time.monotonic() > deadline:
+            os.killpg(child, signal.SIGKILL)
+            ended, code = os.waitpid(child, 0)
+        time.sleep(0 if ended else 0.005)
+    try:
+        os.killpg(child, signal.SIGKILL)  # what it has left running
+    except ProcessLookupError:
+        pass
     answer.write(f"{os.waitstatus_to_exitcode(code)}\\n")
     answer.flush()
 """
@@ -104,9 +118,10 @@ class ForkServer:
 
     def close(self):
         # Not by closing the pipe alone: processes that were forked meanwhile, as those of `datasets`, hold it open.
-        self.process.stdin.write("null\n")
-        self.process.stdin.close()
-        self.process.wait(timeout=60)
+        if self.process.poll() is None:
+            self.process.stdin.write("null\n")
+            self.process.stdin.close()
+            self.process.wait(timeout=60)
 
     def run(
         self,
@@ -116,16 +131,20 @@ class ForkServer:
         folder: Path | None = None,
         offline: bool = False,
         longest_sleep: float = 0.02,
+        timeout: float = 300,
         **environment: str,
     ) -> Outcome:
-        """Runs `code` in a process of its own; waits between retries are cut short."""
+        """Runs `code` in a process of its own, killed after `timeout` seconds; waits between retries are cut short."""
         self.number += 1
         out, err = (self.home / f"{self.number}.{name}" for name in ("out", "err"))
         job = {"code": code, "argv": list(map(str, argv)), "folder": str(folder or self.home), "offline": offline}
         job |= {"out": str(out), "err": str(err), "environment": environment, "longest_sleep": longest_sleep}
+        job["timeout"] = timeout
         self.process.stdin.write(json.dumps(job) + "\n")
         self.process.stdin.flush()
-        status = int(self.process.stdout.readline())
+        answer = self.process.stdout.readline()
+        assert answer, f"the process that forks has ended with {self.process.wait(timeout=60)}"
+        status = int(answer)
         return Outcome(status, out.read_text(encoding="utf-8"), err.read_text(encoding="utf-8"))
 
     def check(self, code: str, **options) -> str:

@@ -215,10 +215,19 @@ def test_a_wrong_override_is_said_before_pairs_are_mined(shared, tmp_path, capsy
     assert gur(shared, tmp_path / "out", **changes) == 2
     said = capsys.readouterr()
     assert said.out == "" and "takes name=value,name=value of T5Config, not 'd_modell=32'" in said.err
+    assert (
+        gur(shared, tmp_path / "out", train_file=shared / "docs.jsonl", config_name="bert", config_overrides=None) == 2
+    )
+    said = capsys.readouterr()
+    assert said.out == "" and "of type 'bert'; supported: t5, mt5, umt5" in said.err
 
 
 def test_without_an_epoch_the_decoder_is_not_offered(shared, tmp_path):
     changes = {"train_file": shared / "docs.jsonl", "init_weights": "corpus", "max_steps": -1}
+    # Wide, with more rows than tokens, and losses of held-out text.
+    changes["config_overrides"] = TINY.replace("d_model=32", "d_model=512,vocab_size=640")
+    changes["validation_split_percentage"] = 20
     assert gur(shared, tmp_path / "out", num_train_epochs=0, **changes) == 0
     card = (tmp_path / "out/README.md").read_text(encoding="utf-8")
     assert "Its decoder was not trained" in card and "text2text-generation" not in card
+    assert "| | held-out text |" in card and "training text" not in card
