@@ -215,11 +215,10 @@ def test_a_wrong_override_is_said_before_pairs_are_mined(shared, tmp_path, capsy
     assert gur(shared, tmp_path / "out", **changes) == 2
     said = capsys.readouterr()
     assert said.out == "" and "takes name=value,name=value of T5Config, not 'd_modell=32'" in said.err
-    assert (
-        gur(shared, tmp_path / "out", train_file=shared / "docs.jsonl", config_name="bert", config_overrides=None) == 2
-    )
+    changes = {"train_file": shared / "docs.jsonl", "config_name": "bert", "config_overrides": None}
+    assert gur(shared, tmp_path / "out", **changes) == 2
     said = capsys.readouterr()
-    assert said.out == "" and "of type 'bert'; supported: t5, mt5, umt5" in said.err
+    assert said.out == "" and "no backbone of type 'bert' is supported; there are t5, mt5, umt5" in said.err
 
 
 def test_without_an_epoch_the_decoder_is_not_offered(shared, tmp_path):
