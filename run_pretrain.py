@@ -152,7 +152,7 @@ def run(
     model = objective.load_model(tokenizer)
     check_best_metric(args, model, retrieval)
     length = choose_length(data_args, objective.longest_input(model))
-    encoded_length = objective.encoded_length(length)
+    encoded_length, length = objective.encoded_length(length), objective.example_length(length)
     tokenizer.model_max_length = encoded_length
     train_examples = cut_text(objective, text, tokenizer, length, "training")
     sequences = None
@@ -188,7 +188,7 @@ def run(
         hub_repository=repository,
         **objective.trainer_arguments(),
     )
-    if not data_args.streaming:
+    if args.trains and not data_args.streaming:
         say(trainer.padding_report())
 
     count = None if data_args.streaming else len(train_examples)

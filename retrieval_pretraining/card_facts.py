@@ -23,7 +23,18 @@ METHODS = {
     "gur": "GUR: a T5 that fills in masked spans, and whose encoder gives near vectors to two sentences of a document "
     "that share a span of text",
     "gur without lm": "GUR without its language model: an encoder that gives near vectors to two texts of a document",
+    "counting": "counting: its token vectors are statistics of the text, and no step of training followed",
+    "nothing": "no step of training: its weights are those that it started from",
 }
+
+
+def method_of(model, run: Run) -> str:
+    """What made the weights, in words."""
+    if not run.args.trains:
+        return METHODS["counting" if run.model.init_weights == "corpus" else "nothing"]
+    without_lm = run.model.objective == "gur" and not model.config.lm_loss_weight
+    return METHODS["gur without lm" if without_lm else run.model.objective]
+
 
 _CITATIONS = {
     "retromae": """@inproceedings{xiao-etal-2022-retromae,
@@ -71,7 +82,7 @@ def fact_tables(model, run: Run, results: dict[str, Any], *, units: str, tokens:
     return {
         "Objective": {
             "objective": run.model.objective,
-            "losses": losses,
+            "losses": losses if run.args.trains else None,
             **objective,
             "model": architecture,
             "start": shown(source, on_hub=True) if source else f"from scratch, {run.model.init_weights} weights",
@@ -114,6 +125,8 @@ def _gur_facts(model, run: Run) -> tuple[dict, str]:
         "temperature": f"{temperature:g}" + (" (learned)" if config.learnable_temperature else ""),
         "how pairs were mined": f"{', '.join(run.gur.pair_strategies or [run.mining.strategy])}, if the text had none",
     }
+    if not run.args.trains:
+        facts = {}  # nothing was masked or contrasted
     sizes = f"{config.num_layers} layers, d_model {config.d_model}, {model.num_parameters():,} parameters"
     return facts, f"{config.backbone_type}, {sizes}, {model.base_model.num_parameters():,} to encode"
 

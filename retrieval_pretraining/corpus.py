@@ -48,6 +48,7 @@ __all__ = [
     "CorpusCounts",
     "Document",
     "iterate_documents",
+    "load_counted",
     "load_documents",
     "read_documents",
     "read_raw_documents",
@@ -297,7 +298,7 @@ def load_documents(
 
         options = {"columns": columns.names, "max_samples": max_samples, **cleaning_fingerprint(cleaning)}
         key = cache_key(dataset._fingerprint, options)
-        return _load(read_rows, [f"dataset {dataset_name}"], key, cache_dir)
+        return load_counted(read_rows, [f"dataset {dataset_name}"], key, cache_dir)
     files = [path.resolve() for path in resolve_files(train_file)]
     options = {
         "text_column_name": text_column_name,
@@ -314,7 +315,7 @@ def load_documents(
         return itertools.islice(read_documents(files, counts=counts, cleaning=cleaning, **options), max_samples)
 
     key = file_cache_key(files, {**options, "max_samples": max_samples, **cleaning_fingerprint(cleaning)})
-    return _load(read_files, files, key, cache_dir)
+    return load_counted(read_files, files, key, cache_dir)
 
 
 def _generate_rows(files: list[str], **options) -> Iterator[dict[str, str]]:
@@ -335,8 +336,13 @@ def _stream_files(files: list[AnyFile], options: dict, max_samples: int | None):
     return dataset, CorpusCounts(files=len(files), documents=None)
 
 
-def _load(read: Callable[[CorpusCounts], Iterator[str]], sources: Sequence[Any], key: str, cache_dir):
-    """The dataset of what `read` gives, and its counts; from the cache if they are there under this key."""
+def load_counted(
+    read: Callable[[CorpusCounts], Iterator[str]], sources: Sequence[Any], key: str, cache_dir
+) -> tuple[Dataset, CorpusCounts]:
+    """The dataset of the texts that `read` gives and counts; both from the cache if they are there under this key.
+
+    Raises `InputError` where there is none, which names `sources`, and what `read` raises.
+    """
     import datasets
 
     def generate() -> Iterator[dict[str, str]]:

@@ -17,7 +17,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from modeling_retromae import backbone_of
 
-from .card_facts import METHODS, citation, fact_tables, hardware
+from .card_facts import citation, fact_tables, hardware, method_of
 from .card_metadata import check_card, hub_id, license_fields, without_nothing
 from .card_plots import write_plots
 from .card_results import eval_result, kept_evaluation
@@ -62,7 +62,7 @@ def model_card(
     taught = run.args.trains and getattr(config, "lm_loss_weight", 0) > 0
     writes = is_gur and (taught or run.model.model_name_or_path is not None)
     tags = ["pretraining", run.model.objective, *(["text2text-generation"] if writes else [])]
-    facts = fact_tables(model, run, results, units=objective.units[1 - is_gur], tokens=objective.token_count)
+    facts = fact_tables(model, run, results, units=objective.examples, tokens=objective.token_count)
     revision = run.args.hub_revision or "main"
     return render_card(
         folder,
@@ -76,7 +76,7 @@ def model_card(
         training_type="pre-training",
         family="gur" if is_gur else "retromae",
         writes=writes,
-        method=METHODS["gur without lm" if is_gur and not config.lm_loss_weight else run.model.objective],
+        method=method_of(model, run),
         where=where_it_is(folder, run.args),
         revision=json.dumps(revision),
         pinned="" if revision == "main" else f"revision={json.dumps(revision)}, ",

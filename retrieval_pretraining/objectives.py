@@ -91,6 +91,7 @@ class RetroMAEObjective:
     tokenizer_kind = "bert"
     backbones = BACKBONES
     units = ("documents", "passages")  # what is read, and what it becomes
+    examples = "passages"  # what a card calls these
     sequence = "passage"  # what a row of token ids is
     trainer_class = PretrainingTrainer
     retrieval_pooling = "cls"
@@ -174,6 +175,10 @@ class RetroMAEObjective:
         """Tokens of a text that the finished model encodes."""
         return max_seq_length
 
+    def example_length(self, max_seq_length: int) -> int:
+        """Tokens of a text of the training examples."""
+        return max_seq_length
+
     def sequences(self, passages, tokenizer):
         """The token ids of the training text, to be gone through more than once."""
         return passages["input_ids"]
@@ -217,11 +222,12 @@ class RetroMAEObjective:
 
 
 class GURObjective:
-    """GUR: a pair of texts is an example; from documents the pairs are mined first."""
+    """GUR: a pair of texts is an example; from documents the pairs are mined first, if anything learns from pairs."""
 
     tokenizer_kind = "t5"
     backbones = ("t5", "mt5", "umt5")
     units = ("pairs", "with two texts")
+    examples = "pairs"
     sequence = "text"
     trainer_class = GURTrainer
     retrieval_pooling = "pooler_output"
@@ -254,8 +260,15 @@ class GURObjective:
     check_tokenizer = staticmethod(check_pair_tokenizer)
 
     def load_text(self):
-        """(training, validation or None): datasets with the columns text and text_pair."""
+        """(training, validation or None): datasets with the columns text and text_pair; of a model that is started and
+        not trained, documents, with the column text."""
         run, data = self.run, self.run.data
+        loaded = None if self._learns_from_pairs() else load_mined_documents(run.source())
+        if loaded is not None:
+            train, self.reading = loaded
+            self.units, self.examples = ("documents", "passages"), "passages"
+            run.say(f"text: {self.reading}; nothing is trained, so no pairs are mined")
+            return train, None
         common = self._pair_options()
         counts = CorpusCounts()
         train = load_pairs(run.source(), run.mining, counts=counts, **common)
@@ -268,6 +281,12 @@ class GURObjective:
             validation = _first_rows(validation, data.max_eval_samples)
             run.say(f"held out for validation: {len(validation):,} pairs, of documents of their own")
         return train, validation
+
+    def _learns_from_pairs(self) -> bool:
+        """Training does, and the start of a decoder, and a validation loss."""
+        run, data = self.run, self.run.data
+        measures = data.validation_file is not None or data.validation_split_percentage > 0
+        return run.args.trains or run.gur.lm_loss_weight != 0 or measures or data.mix_file is not None
 
     def load_other_text(self, source: dict[str, Any]):
         return load_pairs(source, self.run.mining, **self._pair_options())
@@ -283,10 +302,15 @@ class GURObjective:
         }
 
     def texts(self, dataset):
-        return dict.fromkeys(text for row in dataset for text in (row["text"], row["text_pair"]))
+        sides = [name for name in ("text", "text_pair") if name in dataset.column_names]
+        return dict.fromkeys(row[side] for row in dataset for side in sides)
 
     def tokenise(self, dataset, tokenizer, *, max_seq_length: int, desc: str):
         data = self.run.data
+        if "text_pair" not in dataset.column_names:
+            # In full chunks: statistics of short ones lack what stands on both sides of a cut.
+            options = {"max_seq_length": max_seq_length, "chunk_boundary": "token", "desc": desc}
+            return tokenize_documents(dataset, tokenizer, num_proc=data.preprocessing_num_workers, **options)
         return tokenize_pairs(
             dataset,
             tokenizer,
@@ -320,15 +344,18 @@ class GURObjective:
     def encoded_length(self, max_seq_length: int) -> int:
         return max(max_seq_length, self.run.gur.encode_max_seq_length)
 
+    def example_length(self, max_seq_length: int) -> int:
+        return max_seq_length if self.examples == "pairs" else self.encoded_length(max_seq_length)
+
     def sequences(self, passages, tokenizer):
-        # The pairs' texts are cut short, and what stood together in a document no longer does in them.
-        documents = load_mined_documents(self.run.source())
-        if documents is None:
-            return _BothSides(passages)
-        # In full chunks: statistics of short ones lack what stands on both sides of a cut.
-        options = {"max_seq_length": self.encoded_length(0), "chunk_boundary": "token"}
-        sequences = tokenize_documents(documents, tokenizer, desc="tokenising documents", **options)
-        return sequences.with_format("numpy")["input_ids"]
+        if self.examples == "pairs":
+            # The texts of mined pairs are cut short, and what stood together in a document no longer does in them.
+            loaded = load_mined_documents(self.run.source())
+            if loaded is None:
+                return _BothSides(passages)
+            length = self.encoded_length(0)
+            passages = self.tokenise(loaded[0], tokenizer, max_seq_length=length, desc="tokenising documents")
+        return passages.with_format("numpy")["input_ids"]
 
     def start_from_corpus(self, model, passages, tokenizer) -> str:
         return start_gur(

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from retrieval_pretraining.corpus import iterate_documents
-from retrieval_pretraining.corpus_cache import corpus_fingerprint, file_cache_key, generated_dataset
-from retrieval_pretraining.documents import text_features
+from retrieval_pretraining.corpus import iterate_documents, load_counted
+from retrieval_pretraining.corpus_cache import cache_key, corpus_fingerprint, file_cache_key, generated_dataset
 from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.hub_text import open_hub_dataset
 from retrieval_pretraining.mined_pairs import MinedPairs, load_mined_pairs
@@ -114,21 +111,17 @@ def _mine(source: dict[str, Any], settings: MiningSettings, options: dict[str, A
     return mined
 
 
-def load_mined_documents(source: dict[str, Any]) -> Dataset | None:
+def load_mined_documents(source: dict[str, Any]) -> tuple[Dataset, CorpusCounts] | None:
     """The documents that `load_pairs` mines, title and text, with the one column text; None where pairs are given."""
-    import datasets
-
     if _given_pairs(source) is not None:
         return None
-    key = hashlib.sha256(json.dumps(["documents", corpus_fingerprint(**source)], sort_keys=True).encode()).hexdigest()
-    return datasets.Dataset.from_generator(
-        lambda: (
-            {"text": f"{document.title or ''} {document.text}".strip()} for document in iterate_documents(**source)
-        ),
-        features=text_features(),
-        cache_dir=source.get("cache_dir"),
-        fingerprint=key[:32],
-    )
+
+    def read(counts: CorpusCounts) -> Iterator[str]:
+        for document in iterate_documents(**source, counts=counts):
+            yield f"{document.title or ''} {document.text}".strip()
+
+    key = cache_key(["documents", corpus_fingerprint(**source)], {})
+    return load_counted(read, [], key, source.get("cache_dir"))  # names no source: `iterate_documents` has
 
 
 def _has_pairs(file: AnyFile, options: dict[str, Any]) -> bool:

@@ -225,7 +225,8 @@ def test_who_trains_on_mined_pairs_learns_what_was_read():
         load_pairs(source, MiningSettings(), strategies=["lcs", "random"], counts=counts, say=str, show_progress=False)
         assert counts == CorpusCounts(files=1, documents=4, blank=1, dropped={"duplicate": 1})
         assert counts.characters["Han"] > 100
-    assert len(load_mined_documents(source)) == 4
+        documents, read = load_mined_documents(source)
+        assert len(documents) == 4 and read == counts
 
 
 def test_pairs_that_are_given_are_not_cleaned_in_silence():

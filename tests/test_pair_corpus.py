@@ -245,6 +245,8 @@ def test_a_strategy_that_compares_no_spans_takes_no_notice_of_frequent_ones(tmp_
 def test_the_documents_behind_mined_pairs_are_whole_and_those_behind_given_pairs_unknown(tmp_path):
     rows = [{"title": "A title", "text": "One. Two."}, {"text": "Three."}]
     source = {"train_file": [str(write_rows(tmp_path / "docs.jsonl", rows))], "cache_dir": str(tmp_path / "cache")}
-    assert load_mined_documents(source)["text"][:] == ["A title One. Two.", "Three."]
+    documents, counts = load_mined_documents(source)
+    assert counts.documents == 2
+    assert documents["text"][:] == ["A title One. Two.", "Three."]
     given = {"train_file": [str(write(tmp_path, "p.jsonl", PAIRS))]}
     assert load_mined_documents(given) is None

@@ -158,6 +158,7 @@ def test_no_epoch_measures_the_start_once_and_trains_nothing(tmp_path, backbone,
     card = (out / "README.md").read_text(encoding="utf-8")
     assert "| steps | 0 |" in card and "| **this model** |" in card
     assert "learning rate" not in card and "before this training" not in card and "| encoder_mlm_loss |" not in card
+    assert "by no step of training" in card and "| losses |" not in card and "padding" not in printed
     assert json.loads((out / "trainer_state.json").read_text())["global_step"] == 0
     assert door(**flags, num_train_epochs=1) == 2  # nor is it overwritten
     assert "holds the model of an earlier run" in error_line(capsys)

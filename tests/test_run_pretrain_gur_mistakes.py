@@ -230,3 +230,20 @@ def test_without_an_epoch_the_decoder_is_not_offered(shared, tmp_path):
     card = (tmp_path / "out/README.md").read_text(encoding="utf-8")
     assert "Its decoder was not trained" in card and "text2text-generation" not in card
     assert "| | held-out text |" in card and "training text" not in card
+    assert "by counting: its token vectors are statistics" in card and "| losses |" not in card
+
+
+def test_without_an_epoch_and_a_decoder_nothing_is_mined(shared, tmp_path, capsys):
+    flags = {"num_train_epochs": 0, "max_steps": -1, "lm_loss_weight": 0, "encode_max_seq_length": 48}
+    flags |= {"init_weights": "corpus", "projection_init": "identity", "pooling": "weighted_mean"}
+    assert gur(shared, tmp_path / "out", train_file=shared / "docs.jsonl", **flags) == 0
+    printed = capsys.readouterr().out
+    assert "nothing is trained, so no pairs are mined" in printed and "padding" not in printed
+    texts = len((shared / "docs.jsonl").read_text(encoding="utf-8").splitlines())
+    assert f"training: {texts} documents, " in printed and "passages of at most 48 tokens" in printed
+    card = (tmp_path / "out/README.md").read_text(encoding="utf-8")
+    assert f"| documents | {texts} |" in card and "| passages | " in card and "| pairs | " not in card
+    assert "mined" not in card and "temperature" not in card
+    # Pairs that are given are what there is to count.
+    assert gur(shared, tmp_path / "pairs", train_file=shared / "pairs.jsonl", **flags) == 0
+    assert "pairs, " in capsys.readouterr().out and "| pairs | " in (tmp_path / "pairs/README.md").read_text()
