@@ -21,19 +21,24 @@ def document_rows(
     *,
     dimensions: int,
     repeated_token_power: float = 1.0,
-    singular_value_power: float = 0.25,
+    weight_power: float = 1.0,
+    singular_value_power: float = 0.0,
     features: sparse.csr_matrix | None = None,
     seed: int = 0,
 ) -> np.ndarray:
     r"""Coordinates of each token along the main directions of the documents.
 
-    Row d of the matrix A has n^p w of each token of document d, which occurs n times in it and has the weight w in
-    `token_weights` [vocab_size], p being `repeated_token_power`, and length 1. With A ~ U S V^T truncated, a token's
-    coordinates are its row of V S^q, q being `singular_value_power`, times a factor for which the sum w V S^q over a
-    document has length 1 in the root mean square over the documents.
+    A text is a sum of its tokens: one that occurs n times in it counts n^p w, with p = `repeated_token_power` and its
+    w of `token_weights` [vocab_size]. For the directions the weights are w^r, r being `weight_power`: row d of the
+    matrix A has n^p w^r of each token of document d, and length 1. With A ~ U S V^T truncated, a token's coordinates
+    are w^(r - 1) times its row of V S^q, q being `singular_value_power`, so that the sum over a text is n^p w^r V S^q.
+    They come with a factor: were all tokens of a document of length 1 and unrelated, their sum would be as long as
+    the sum of these coordinates is in the root mean square over the documents.
+
+    r < 1 is for long texts, whose rare words are many. q < 0 would tell more documents apart, and more of their noise.
 
     With `features` F [vocab_size, features] a document has these in place of its tokens: A is A F, its rows of length
-    1 again, and a token's coordinates are its row of F V S^q (`spelling.py`).
+    1 again, and V is F V (`spelling.py`).
 
     A row's length says how much of a token the directions hold: nothing of one that no document has in common with
     others, and it is 0 for tokens never seen.
@@ -41,16 +46,21 @@ def document_rows(
     Returns: float32 [vocab_size, <= `dimensions`]; less where the documents have fewer directions.
     """
     rng = np.random.default_rng(seed)
-    transposed = _term_document_matrix(sequences, token_weights, repeated_token_power)
-    if not transposed.nnz:
+    counts = _term_document_matrix(sequences, token_weights, repeated_token_power)
+    if not counts.nnz:
         return np.zeros((len(token_weights), 0), dtype=np.float32)
+    transposed = _weighted(counts, token_weights**weight_power)
     described = transposed if features is None else _described(transposed, features)
     directions, singular_values = truncated_svd(described, dimensions, rng)
     useful = singular_values > 1e-5 * singular_values.max()
     rows = directions[:, useful] * singular_values[useful] ** singular_value_power
     rows = (rows if features is None else features @ rows).astype(np.float32)
-    rows[np.diff(transposed.indptr) == 0] = 0.0  # of a token that no text has, its spelling alone would say something
-    documents = transposed.T @ rows
+    # Of a token that no text has, its spelling alone would say something.
+    seen = np.diff(counts.indptr) > 0
+    factors = np.zeros(len(rows), dtype=np.float32)
+    factors[seen] = token_weights[seen] ** (weight_power - 1.0)
+    rows *= factors[:, None]
+    documents = _weighted(counts, token_weights).T @ rows
     return rows / np.sqrt(np.sum(documents**2) / len(documents))
 
 
@@ -70,19 +80,26 @@ def _described(transposed: sparse.csr_matrix, features: sparse.csr_matrix) -> Li
 def _term_document_matrix(
     sequences: Iterable[Sequence[int]], token_weights: np.ndarray, repeated_token_power: float
 ) -> sparse.csr_matrix:
-    """Weighted counts, float32 [vocab_size, documents], columns of length 1; a document of weight 0 has no column."""
+    """n^p of the tokens that weigh something, float32 [vocab_size, documents]; a document of none has no column."""
     columns, tokens, counts = [], [], []
-    for number, sequence in enumerate(sequences):
+    documents = 0
+    for sequence in sequences:
         found, times = np.unique(np.asarray(sequence, dtype=np.int64), return_counts=True)
-        columns.append(np.full(len(found), number))
-        tokens.append(found)
-        counts.append(times)
-    if not columns:
-        return sparse.csr_matrix((len(token_weights), 0), dtype=np.float32)
-    tokens = np.concatenate(tokens)
-    values = np.concatenate(counts) ** repeated_token_power * token_weights[tokens]
-    shape = (len(token_weights), len(columns))
-    matrix = sparse.csc_matrix((values, (tokens, np.concatenate(columns))), shape=shape, dtype=np.float32)
-    matrix.eliminate_zeros()
+        found, times = (values[token_weights[found] > 0] for values in (found, times))
+        if len(found):
+            columns.append(np.full(len(found), documents))
+            tokens.append(found)
+            counts.append(times)
+            documents += 1
+    shape = (len(token_weights), documents)
+    if not documents:
+        return sparse.csr_matrix(shape, dtype=np.float32)
+    values = (np.concatenate(counts) ** repeated_token_power).astype(np.float32)
+    return sparse.csr_matrix((values, (np.concatenate(tokens), np.concatenate(columns))), shape=shape)
+
+
+def _weighted(counts: sparse.csr_matrix, weights: np.ndarray) -> sparse.csr_matrix:
+    """The rows times their weights, then columns of length 1."""
+    matrix = sparse.diags(weights.astype(np.float32)) @ counts
     lengths = np.sqrt(np.asarray(matrix.multiply(matrix).sum(axis=0)).ravel())
-    return (matrix[:, lengths > 0] @ sparse.diags(1.0 / lengths[lengths > 0])).tocsr()
+    return (matrix @ sparse.diags(1.0 / lengths)).tocsr()

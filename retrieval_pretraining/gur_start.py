@@ -26,10 +26,11 @@ from retrieval_pretraining.spelling import spelling_features
 WIDE_FROM = 512
 COMPANY_DIMENSIONS = 256  # at most, and half of what the documents leave; identity has the rest
 SINGULAR_VALUE_POWER = 0.25
-DOCUMENT_SHARE = 0.5
+DOCUMENT_SHARE = 2 / 3
 DOCUMENTS_PER_DIRECTION = 4  # or they tell the few documents apart and nothing else
+DOCUMENT_WEIGHT_POWER = 0.75
 # How long the documents' part of a text is beside the rest.
-DOCUMENT_GAIN = 1.75
+DOCUMENT_GAIN = 3.0
 # Share and gain are for documents of so many tokens or more; less in proportion for shorter ones, whose words say
 # little of each other.
 FULL_LENGTH = 100
@@ -152,6 +153,7 @@ def _document_part(config, sequences: Sequence[Sequence[int]], weights: np.ndarr
         weights,
         dimensions=max(1, round(extent * min(DOCUMENT_SHARE * config.d_model, len(some) / DOCUMENTS_PER_DIRECTION))),
         repeated_token_power=config.repeated_token_power,
+        weight_power=DOCUMENT_WEIGHT_POWER,
         features=features,
         seed=seed,
     )

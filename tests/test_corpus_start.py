@@ -243,7 +243,7 @@ def test_a_wired_cls_is_the_idf_weighted_mean():
     # What tells passages apart is the weighted mean, not the plain one.
     varying = cls - cls.mean(dim=0)
     weighted, plain = (cosine(varying, bag(power) - bag(power).mean(dim=0)).mean() for power in (0.35, 0.0))
-    assert weighted > 0.98 and weighted > plain + 0.003, (weighted, plain)
+    assert weighted > 0.98 and weighted > plain + 0.001, (weighted, plain)
 
 
 def test_a_wired_cls_ignores_padding():

@@ -10,6 +10,7 @@ from retrieval_pretraining.corpus_start import cooccurrence_embeddings
 from retrieval_pretraining.document_start import document_rows
 from retrieval_pretraining.gur_start import (
     DOCUMENT_GAIN,
+    DOCUMENT_WEIGHT_POWER,
     FULL_LENGTH,
     identity_projection,
     inverse_document_frequency,
@@ -28,7 +29,7 @@ def documents(count: int = 40, length: int = 30) -> list[np.ndarray]:
 
 
 def dense_matrix(texts, weights: np.ndarray, power: float) -> np.ndarray:
-    """A of the docstring, from a dictionary a text."""
+    """Rows n^power w of the texts, of length 1, from a loop."""
     rows = np.zeros((len(texts), len(weights)))
     for row, text in zip(rows, texts, strict=True):
         for token in text:
@@ -37,15 +38,17 @@ def dense_matrix(texts, weights: np.ndarray, power: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("power", [1.0, 0.5])
+@pytest.mark.parametrize("weight_power", [1.0, 0.6])
 @pytest.mark.parametrize("singular_value_power", [0.0, 0.25])
-def test_rows_are_the_main_directions_of_the_documents(power, singular_value_power):
+def test_rows_are_the_main_directions_of_the_documents(power, weight_power, singular_value_power):
     texts, weights = documents(), np.random.default_rng(1).uniform(0.5, 2.0, VOCABULARY).astype(np.float32)
     options = {"repeated_token_power": power, "singular_value_power": singular_value_power}
-    rows = document_rows(texts, weights, dimensions=12, **options)
+    rows = document_rows(texts, weights, dimensions=12, weight_power=weight_power, **options)
     assert rows.shape == (VOCABULARY, 12) and rows.dtype == np.float32
-    matrix = dense_matrix(texts, weights, power)
-    _, singular_values, right = np.linalg.svd(matrix, full_matrices=False)
+    _, singular_values, right = np.linalg.svd(dense_matrix(texts, weights**weight_power, power), full_matrices=False)
     expected = right[:12].T * singular_values[:12] ** singular_value_power
+    expected *= weights[:, None] ** (weight_power - 1.0)
+    matrix = dense_matrix(texts, weights, power)
     expected /= np.sqrt(np.mean(np.sum((matrix @ expected) ** 2, axis=1)))
     np.testing.assert_allclose(rows @ rows.T, expected @ expected.T, atol=1e-3)  # the sign of a direction is free
     assert np.sum((matrix @ rows) ** 2, axis=1).mean() == pytest.approx(1.0, abs=1e-4)
@@ -110,7 +113,8 @@ def test_the_sentence_vector_of_a_wide_model_is_the_sum_of_company_identity_and_
     sizes = {"d_model": d_model, "projection_dim": d_model, "projection_hidden_dim": 2 * d_model}
     model = start(texts, repeated_token_power=0.5, **sizes)
     idf = inverse_document_frequency(texts, VOCABULARY, special_ids=[0, 1, 2])
-    rows = document_rows(texts, idf, dimensions=directions, repeated_token_power=0.5, seed=3) * DOCUMENT_GAIN * extent
+    options = {"repeated_token_power": 0.5, "weight_power": DOCUMENT_WEIGHT_POWER, "seed": 3}
+    rows = document_rows(texts, idf, dimensions=directions, **options) * DOCUMENT_GAIN * extent
     vectors = cooccurrence_embeddings(
         texts,
         vocab_size=VOCABULARY,
@@ -154,7 +158,7 @@ def test_a_narrow_model_and_another_pooling_have_no_document_part():
         torch.testing.assert_close(model.shared.weight.detach(), torch.from_numpy(expected))
 
 
-def test_of_many_documents_the_directions_take_no_more_than_half_of_the_dimensions(monkeypatch):
+def test_of_many_documents_the_directions_take_no_more_than_two_thirds_of_the_dimensions(monkeypatch):
     asked = []
 
     def no_rows(texts, weights, *, dimensions, **options):
@@ -163,7 +167,7 @@ def test_of_many_documents_the_directions_take_no_more_than_half_of_the_dimensio
 
     monkeypatch.setattr("retrieval_pretraining.gur_start.document_rows", no_rows)
     monkeypatch.setattr("retrieval_pretraining.gur_start.MAX_DOCUMENTS", 1500)
-    start(documents(1023, FULL_LENGTH))
+    start(documents(1363, FULL_LENGTH))
     start(documents(1500, FULL_LENGTH))
     start(documents(1600, FULL_LENGTH))  # every second one
-    assert asked == [(1023, 256), (1500, 256), (800, 200)]
+    assert asked == [(1363, 341), (1500, 341), (800, 200)]
