@@ -280,8 +280,8 @@ def truncated_svd(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Left vectors [rows, <= rank] and singular values by random projection (Halko, Martinsson and Tropp 2011).
 
-    Only the shorter side is made orthogonal again and again: of 60,000 features and 5,000 documents that is most of
-    the time. Singular values below a thousandth of the first are not precise.
+    Only the shorter side is made orthogonal again and again: of 60,000 features and 5,000 documents, making the longer
+    one so as well is most of the time. Directions of singular values near the precision of float32 are noise.
     """
     transposed = matrix.T.tocsr() if sparse.issparse(matrix) else matrix.T
     is_tall = matrix.shape[0] >= matrix.shape[1]
@@ -291,12 +291,10 @@ def truncated_svd(
     for _ in range(iterations):
         basis = np.linalg.qr(to_shorter @ (to_longer @ basis))[0]
     image = to_longer @ basis
-    squares, turned = np.linalg.eigh(np.asarray(image.T @ image, dtype=np.float64))  # in rising order
-    singular_values = np.sqrt(np.maximum(squares[::-1][:rank], 0.0)).astype(np.float32)
-    turned = turned[:, ::-1][:, :rank].astype(np.float32)
-    if not is_tall:
-        return basis @ turned, singular_values
-    return image @ (turned / np.maximum(singular_values, np.finfo(np.float32).tiny)), singular_values
+    _, singular_values, turned = np.linalg.svd(np.linalg.qr(image, mode="r"))
+    singular_values, turned = singular_values[:rank], turned[:rank].T
+    left = image @ (turned / np.maximum(singular_values, np.finfo(np.float32).tiny)) if is_tall else basis @ turned
+    return left, singular_values
 
 
 def _chunks(sequences: Iterable[Sequence[int]], vocab_size: int) -> Iterator[list[np.ndarray]]:

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from scipy import sparse
+from scipy.sparse.linalg import aslinearoperator
 from torch import nn
 from transformers import BertConfig, BertModel, ElectraConfig, ElectraModel
 
@@ -19,6 +21,7 @@ from retrieval_pretraining.corpus_start import (
     corpus_start,
     positive_pmi,
     token_counts,
+    truncated_svd,
 )
 from retrieval_pretraining.errors import InputError
 
@@ -217,6 +220,22 @@ def test_the_identity_share_is_a_direction_of_its_own_for_each_token_beside_its_
 def test_an_identity_share_that_leaves_nothing_for_the_company_is_refused():
     with pytest.raises(ValueError, match=r"identity_share is 0 or more and below 1, not 1\.0"):
         toy_embeddings(identity_share=1.0)
+
+
+@pytest.mark.parametrize("shape", [(300, 40), (40, 300), (60, 60)])
+def test_the_factorisation_is_that_of_the_whole_matrix(shape):
+    rng = np.random.default_rng(1)
+    matrix = rng.standard_normal((shape[0], 25)) * 2.0 ** -np.arange(25) @ rng.standard_normal((25, shape[1]))
+    matrix[:, :3] = 0.0
+    matrix = matrix.astype(np.float32)
+    left, singular_values, _ = np.linalg.svd(matrix)
+    for given in (sparse.csr_matrix(matrix), aslinearoperator(matrix)):
+        found, values = truncated_svd(given, 35, np.random.default_rng(0))
+        assert found.shape == (shape[0], 35) and found.dtype == values.dtype == np.float32
+        np.testing.assert_allclose(values[:10], singular_values[:10], rtol=1e-3)
+        assert values[25:].max() < 1e-5 * values[0]  # there are no more directions
+        np.testing.assert_allclose(found[:, :15].T @ found[:, :15], np.eye(15), atol=1e-3)
+        np.testing.assert_allclose(np.abs(np.sum(found[:, :10] * left[:, :10], axis=0)), 1.0, atol=1e-3)
 
 
 # Models
