@@ -43,7 +43,7 @@ def test_one_hour_en_is_near_bm25_and_finds_more_in_a_hundred(tmp_path, monkeypa
     kinds = [ModelArguments, DataArguments, PretrainingArguments, GURArguments, MiningSettings]
     measured = run(*parse_arguments(kinds, ["recipes/one_hour_en.yaml", *flags]))
     after, bm25 = measured["retrieval"]["after"], measured["bm25"]
-    assert after["ndcg@10"] > bm25["ndcg@10"] - 0.04 and after["recall@100"] > bm25["recall@100"] + 0.01
+    assert after["ndcg@10"] > bm25["ndcg@10"] - 0.02 and after["recall@100"] > bm25["recall@100"] + 0.02
 
 
 @pytest.mark.slow
