@@ -64,7 +64,10 @@ def test_pretraining_reads_its_text_as_the_arguments_say(name, monkeypatch):
 
     data = DataArguments(validation_file=["v.txt"], **{name: "mark"})
     run = objectives.Run(
-        ModelArguments(), data, SimpleNamespace(seed=0, process_index=0, disable_tqdm=True), say=lambda message: None
+        ModelArguments(),
+        data,
+        SimpleNamespace(trains=True, seed=0, process_index=0, disable_tqdm=True),
+        say=lambda message: None,
     )
     for objective, loader in (("retromae", "load_documents"), ("gur", "load_pairs")):
         calls = []
