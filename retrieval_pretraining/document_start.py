@@ -22,7 +22,6 @@ def document_rows(
     dimensions: int,
     repeated_token_power: float = 1.0,
     weight_power: float = 1.0,
-    singular_value_power: float = 0.0,
     features: sparse.csr_matrix | None = None,
     seed: int = 0,
 ) -> np.ndarray:
@@ -31,11 +30,11 @@ def document_rows(
     A text is a sum of its tokens: one that occurs n times in it counts n^p w, with p = `repeated_token_power` and its
     w of `token_weights` [vocab_size]. For the directions the weights are w^r, r being `weight_power`: row d of the
     matrix A has n^p w^r of each token of document d, and length 1. With A ~ U S V^T truncated, a token's coordinates
-    are w^(r - 1) times its row of V S^q, q being `singular_value_power`, so that the sum over a text is n^p w^r V S^q.
-    They come with a factor: were all tokens of a document of length 1 and unrelated, their sum would be as long as
-    the sum of these coordinates is in the root mean square over the documents.
+    are w^(r - 1) times its row of V, so that the sum over a text is that of n^p w^r V. They come with a factor: were
+    all tokens of a document of length 1 and unrelated, their sum would be as long as the sum of these coordinates is
+    in the root mean square over the documents.
 
-    r < 1 is for long texts, whose rare words are many. q < 0 would tell more documents apart, and more of their noise.
+    r < 1 is for long texts, whose rare words are many.
 
     With `features` F [vocab_size, features] a document has these in place of its tokens: A is A F, its rows of length
     1 again, and V is F V (`spelling.py`).
@@ -53,7 +52,7 @@ def document_rows(
     described = transposed if features is None else _described(transposed, features)
     directions, singular_values = truncated_svd(described, dimensions, rng)
     useful = singular_values > 1e-5 * singular_values.max()
-    rows = directions[:, useful] * singular_values[useful] ** singular_value_power
+    rows = directions[:, useful]
     rows = (rows if features is None else features @ rows).astype(np.float32)
     # Of a token that no text has, its spelling alone would say something.
     seen = np.diff(counts.indptr) > 0
