@@ -97,9 +97,12 @@ class PretrainingTrainer(HubPushes, Trainer):
             eval_dataset = {name: self._tokenised(data, processing_class, name) for name, data in eval_dataset.items()}
         else:
             eval_dataset = self._tokenised(eval_dataset, processing_class, "eval")
+        use_cache = getattr(getattr(model, "config", None), "use_cache", None)
         super().__init__(
             model, args, data_collator, train_dataset, eval_dataset, processing_class, callbacks=callbacks, **arguments
         )
+        if use_cache is not None:  # turned off, it would be saved so: a GUR read again would write many times slower
+            self.model.config.use_cache = use_cache
         self.model_accepts_loss_kwargs = True  # the same statement as `loss_is_scaled_for_ga` for older versions
         self._sums = LossSums(self.model, args.device, self.step_counts)
         self._first_bad_step = torch.full((), -1, dtype=torch.long, device=args.device)

@@ -12,7 +12,7 @@ from tokenizers_for_tests import SENTENCES, t5_tokenizer
 from toy_models import gur_config
 from transformers import TrainerCallback, TrainingArguments
 
-from modeling_gur import GURForPreTraining, GURModel
+from modeling_gur import GURForConditionalGeneration, GURForPreTraining, GURModel
 from retrieval_pretraining.collators import PairCollator
 from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.gur_trainer import GURTrainer, refuse_fp16
@@ -346,6 +346,14 @@ def test_a_checkpoint_is_complete_and_loads_in_sentence_transformers(tmp_path):
     options = {"pooling": "pooler_output", "max_seq_length": 32}
     ours = encode_texts(trainer.model, t5_tokenizer(), SENTENCES[:4], **options)
     assert abs(model.encode(SENTENCES[:4]) - ours).max() < 1e-5
+
+
+def test_a_checkpoint_writes_text_with_the_states_of_what_it_has_written(tmp_path):
+    trainer = toy_trainer(tmp_path)
+    assert not trainer.args.use_cache  # the library's default, which it puts into the configuration
+    trainer.save_model(str(tmp_path / "saved"))
+    model = GURForConditionalGeneration.from_pretrained(tmp_path / "saved")
+    assert model.generation_config.use_cache
 
 
 def test_both_weights_at_0_are_refused(tmp_path):
