@@ -469,15 +469,20 @@ class PretrainingArguments(TrainingArguments):
 def parse_arguments(argument_classes: list[type], arguments: list[str] | None = None) -> tuple:
     """Instances of the classes from `[recipe.yaml] --flag value ...`; flags override the recipe.
 
+    `--flag null` leaves a line of the recipe out.
+
     Raises `InputError` for a name that none of the classes has, with the nearest one that exists, and for a value that
     it cannot take.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     parser = HfArgumentParser(argument_classes, allow_abbrev=False, usage="%(prog)s [recipe.yaml] [--name value ...]")
     names = [entry.name for kind in argument_classes for entry in fields(kind) if entry.init]
+    arguments, left_out = _without_null(arguments)
+    for name in left_out:
+        check_name(name, names, "The command line leaves out")
     if arguments and not arguments[0].startswith("-"):
         # As flags before the others: they are checked as flags are, and the last one wins.
-        arguments = [*_recipe_flags(Path(arguments[0]), names), *arguments[1:]]
+        arguments = [*_recipe_flags(Path(arguments[0]), names, left_out), *arguments[1:]]
 
     def error(message: str):
         raise InputError(f"{message[0].upper()}{message[1:]}. See --help.")
@@ -499,10 +504,25 @@ def parse_arguments(argument_classes: list[type], arguments: list[str] | None = 
     return tuple(parsed)
 
 
-def _recipe_flags(path: Path, names: list[str]) -> list[str]:
+def _without_null(words: list[str]) -> tuple[list[str], set[str]]:
+    """The words without `--name null`, and these names."""
+    kept, left_out, position = [], set(), 0
+    while position < len(words):
+        if words[position].startswith("--") and words[position + 1 : position + 2] == ["null"]:
+            left_out.add(words[position][2:])
+            position += 2
+        else:
+            kept.append(words[position])
+            position += 1
+    return kept, left_out
+
+
+def _recipe_flags(path: Path, names: list[str], left_out: set[str]) -> list[str]:
     flags = []
     for name, value in read_recipe(path).items():
         check_name(str(name), names, f"The recipe {path} sets")
+        if name in left_out:
+            continue
         if value is None:
             raise InputError(f"The recipe {path} gives {name} no value.")
         flags += as_flag(name, value)

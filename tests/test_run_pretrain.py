@@ -25,6 +25,7 @@ from two_processes import run_two_processes
 
 import run_pretrain
 from modeling_retromae import RetroMAEForMaskedLM, RetroMAEForPreTraining
+from retrieval_pretraining.arguments import PretrainingArguments, SearchArguments, parse_arguments
 
 ROOT = Path(__file__).parents[1]
 TINY = "hidden_size=32,num_hidden_layers=1,num_attention_heads=2,intermediate_size=48,max_position_embeddings=64"
@@ -184,6 +185,16 @@ def test_a_recipe_is_a_run_and_flags_override_it(tmp_path, backbone, text_file):
     arguments = json.loads((tmp_path / "flag/training_args.json").read_text())
     assert arguments["learning_rate"] == 1e-3
     assert RetroMAEForPreTraining.from_pretrained(tmp_path / "flag").config.decoder_query == "embedding"
+
+
+def test_null_leaves_out_what_a_recipe_sets(tmp_path, capsys):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("output_dir: out\neval_retrieval_dir: there\nlearning_rate: 1e-3\nuse_cpu: true\n")
+    flags = ["--eval_retrieval_dir", "null", "--learning_rate", "null", "--seed", "3"]
+    search, training = parse_arguments([SearchArguments, PretrainingArguments], [str(recipe), *flags])
+    assert (search.eval_retrieval_dir, training.learning_rate, training.seed) == (None, 1e-4, 3)
+    assert run_pretrain.main([str(recipe), "--eval_retrieval_dirr", "null"]) == 2
+    assert "did you mean eval_retrieval_dir?" in error_line(capsys)
 
 
 def test_streaming_trains_for_max_steps_over_several_passes(tmp_path, backbone):
