@@ -194,7 +194,8 @@ def run(
     count = None if data_args.streaming else len(train_examples)
     scores: dict[str, dict[str, float]] = {}
     results: dict = {"passages": count, "max_seq_length": encoded_length, "cleaning": cleaning.summary()}
-    results |= {"documents": objective.reading and objective.reading.documents, "retrieval": scores}
+    results |= {"documents": objective.reading and objective.reading.documents, "held_out": objective.held_out}
+    results["retrieval"] = scores
     if retrieval is not None:
         results |= {"retrieval_name": retrieval.name, "bm25": _bm25(retrieval, args)}
     if args.should_save:

@@ -25,11 +25,19 @@ METHODS = {
     "gur without lm": "GUR without its language model: an encoder that gives near vectors to two texts of a document",
     "counting": "counting: its token vectors are statistics of the text, and no step of training followed",
     "nothing": "no step of training: its weights are those that it started from",
+    "random": "no step of training: its weights are random numbers",
 }
+
+
+def is_random(run: Run) -> bool:
+    """Whether the weights come from nothing: a control."""
+    return not run.args.trains and run.model.model_name_or_path is None and run.model.init_weights != "corpus"
 
 
 def method_of(model, run: Run) -> str:
     """What made the weights, in words."""
+    if is_random(run):
+        return METHODS["random"]
     if not run.args.trains:
         return METHODS["counting" if run.model.init_weights == "corpus" else "nothing"]
     without_lm = run.model.objective == "gur" and not model.config.lm_loss_weight
@@ -92,6 +100,7 @@ def fact_tables(model, run: Run, results: dict[str, Any], *, units: str, tokens:
             "mixed in": _mixed_in(run.data),
             "language": ", ".join(run.card.language or []),
             "documents": results.get("documents"),
+            "held out of these, to validate": results.get("held_out") or None,
             units: results.get("passages"),
             "tokens": tokens,
             "cleaned": results.get("cleaning"),
@@ -102,6 +111,10 @@ def fact_tables(model, run: Run, results: dict[str, Any], *, units: str, tokens:
 
 def _retromae_facts(model, run: Run) -> tuple[dict, str]:
     config, data, encoder = model.config, run.data, model.config.encoder_config
+    sizes = f"{encoder.num_hidden_layers} layers, hidden size {encoder.hidden_size}"
+    architecture = f"{encoder.model_type}, {sizes}, {model.base_model.num_parameters():,} parameters to encode"
+    if not run.args.trains:
+        return {}, architecture  # nothing was masked
     facts: dict[str, Any] = {"masked for the encoder": f"{data.encoder_mlm_probability:g} of the tokens"}
     if run.model.objective != "mlm":
         facts["hidden from the decoder"] = f"{data.decoder_mlm_probability:g} of the tokens"
@@ -111,8 +124,7 @@ def _retromae_facts(model, run: Run) -> tuple[dict, str]:
         )
     if data.chinese_whole_words:
         facts["Chinese"] = "whole words are masked"
-    sizes = f"{encoder.num_hidden_layers} layers, hidden size {encoder.hidden_size}"
-    return facts, f"{encoder.model_type}, {sizes}, {model.base_model.num_parameters():,} parameters to encode"
+    return facts, architecture
 
 
 def _gur_facts(model, run: Run) -> tuple[dict, str]:
@@ -139,12 +151,12 @@ def run_facts(args, results: dict[str, Any], *, pairs: bool) -> dict[str, Any]:
         "pairs a batch" if pairs else "batch": size if pairs else size * accumulated,
         "batches a step": accumulated if pairs else None,
         "learning rate": f"{args.learning_rate:g}, {schedule}",
+        "precision": "bf16 autocast" if args.bf16 else "fp16 autocast" if args.fp16 else "float32",
     }
     return {
         "steps": results.get("steps"),
         **(steps if args.trains else {}),
         "seed": args.seed,
-        "precision": "bf16 autocast" if args.bf16 else "fp16 autocast" if args.fp16 else "float32",
         "hardware": hardware(args),
         "time": _time(results),
         "CO2": None if co2 is None else f"{co2:.3g} g (estimate of codecarbon)",

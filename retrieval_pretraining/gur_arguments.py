@@ -58,11 +58,11 @@ class GURArguments:
         metadata=_help("Law of the spans' lengths. [default: hump_geometric]", choices=list(SPAN_LENGTHS)),
     )
     mask_whole_words: bool | None = field(default=None, metadata=_help("Mask whole words, not tokens."))
-    encode_max_seq_length: int = field(
-        default=256,
+    encode_max_seq_length: int | None = field(
+        default=None,
         metadata=_help(
             "Tokens of a text that is encoded: in the evaluations, and later by default. Positions are relative, so "
-            "documents may be longer than the sentences trained on (--max_seq_length)."
+            "documents may be longer than what is trained on. [default: 256, or --max_seq_length if that is more]"
         ),
     )
     contrastive_mini_batch_size: int | None = field(
@@ -114,7 +114,7 @@ class GURArguments:
                 raise InputError(f"--{name} is above 0, not {getattr(self, name)}.")
         if self.repeated_token_power is not None and not 0.0 <= self.repeated_token_power <= 1.0:
             raise InputError(f"--repeated_token_power is between 0 and 1, not {self.repeated_token_power}.")
-        if self.encode_max_seq_length < 8:
+        if self.encode_max_seq_length is not None and self.encode_max_seq_length < 8:
             raise InputError(f"--encode_max_seq_length is 8 or more, not {self.encode_max_seq_length}.")
         if self.mask_rate is not None and not 0.0 < self.mask_rate < 1.0:
             raise InputError(f"--mask_rate is above 0 and below 1, not {self.mask_rate}.")

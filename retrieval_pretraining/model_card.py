@@ -17,7 +17,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from modeling_retromae import backbone_of
 
-from .card_facts import citation, fact_tables, hardware, method_of
+from .card_facts import citation, fact_tables, hardware, is_random, method_of
 from .card_metadata import check_card, hub_id, license_fields, without_nothing
 from .card_plots import write_plots
 from .card_results import eval_result, kept_evaluation
@@ -58,9 +58,11 @@ def model_card(
     run, config = objective.run, model.config
     is_gur = run.model.objective == "gur"
     encoder = getattr(config, "encoder_config", config)
-    # A decoder from scratch that no loss has trained writes nothing.
-    taught = run.args.trains and getattr(config, "lm_loss_weight", 0) > 0
-    writes = is_gur and (taught or run.model.model_name_or_path is not None)
+    # A decoder that no loss has trained writes nothing; that of a model which says so of itself is none either.
+    weight = getattr(config, "lm_loss_weight", 0)
+    untaught_before = weight == 0 and is_gur and run.gur.lm_loss_weight is None
+    taught_before = run.model.model_name_or_path is not None and not untaught_before
+    writes = is_gur and (taught_before or (run.args.trains and weight > 0))
     tags = ["pretraining", run.model.objective, *(["text2text-generation"] if writes else [])]
     facts = fact_tables(model, run, results, units=objective.examples, tokens=objective.token_count)
     revision = run.args.hub_revision or "main"
@@ -76,6 +78,7 @@ def model_card(
         training_type="pre-training",
         family="gur" if is_gur else "retromae",
         writes=writes,
+        random=is_random(run),
         method=method_of(model, run),
         where=where_it_is(folder, run.args),
         revision=json.dumps(revision),

@@ -41,6 +41,7 @@ from retrieval_pretraining.streaming import stream_documents
 from retrieval_pretraining.tokenized_pairs import tokenize_pairs
 from retrieval_pretraining.trainer import PretrainingTrainer, default_collator
 
+ENCODED_LENGTH = 256  # tokens of a text that a GUR encodes, unless it is trained on longer ones
 # What the decoder of a model from scratch starts from: some 60,000 labels, in seconds.
 START_PAIRS, START_BATCH = 4096, 256
 
@@ -98,7 +99,8 @@ class RetroMAEObjective:
 
     def __init__(self, run: Run):
         self.run = run
-        self.reading: CorpusCounts | None = None  # of the training text, once it is loaded
+        self.reading: CorpusCounts | None = None  # of the text, once it is loaded
+        self.held_out = 0  # documents of it that validate
         self.token_count: str | None = None  # of it, once it is cut
 
     def check(self):
@@ -127,7 +129,8 @@ class RetroMAEObjective:
             if len(train) < 2:
                 raise InputError("--validation_split_percentage needs at least 2 documents; this text has 1.")
             held_out = max(1, round(len(train) * data.validation_split_percentage / 100))
-            parts = train.train_test_split(test_size=min(held_out, len(train) - 1), seed=run.args.seed)
+            self.held_out = min(held_out, len(train) - 1)
+            parts = train.train_test_split(test_size=self.held_out, seed=run.args.seed)
             train, validation = parts["train"], _first_rows(parts["test"], data.max_eval_samples)
             run.say(f"held out for validation: {len(validation)} documents")
         return train, validation
@@ -235,14 +238,22 @@ class GURObjective:
     def __init__(self, run: Run):
         self.run = run
         self.reading: CorpusCounts | None = None
+        self.held_out = 0
+        self.held_out_documents: set[str] = set()
         self.token_count: str | None = None
 
     def check(self):
         run, data = self.run, self.run.data
         run.mining.check()
         run.cleaning.check()
-        check_config(run, self.backbones)
+        check_config(run, self.backbones, self._new_config)
         refuse_fp16(run.args)
+        shortest, encoded = data.max_seq_length or 0, run.gur.encode_max_seq_length
+        if encoded is not None and encoded < shortest:
+            raise InputError(
+                f"--encode_max_seq_length {encoded} is below --max_seq_length {shortest}, what is trained on: give as "
+                "much or more, or lower both."
+            )
         useless = _changed(data, ["encoder_mlm_probability", "decoder_mlm_probability"])
         if useless:
             raise InputError(f"{useless}: --objective gur masks spans, see --mask_rate; leave it out.")
@@ -278,6 +289,9 @@ class GURObjective:
             validation = load_pairs(run.validation_source(), run.mining, **common)
         elif data.validation_split_percentage > 0:
             train, validation = hold_out_documents(train, data.validation_split_percentage, seed=run.args.seed)
+            names = validation["document_id"] if "document_id" in validation.column_names else []
+            self.held_out_documents = {name for name in names if name is not None}
+            self.held_out = len(self.held_out_documents)
             validation = _first_rows(validation, data.max_eval_samples)
             run.say(f"held out for validation: {len(validation):,} pairs, of documents of their own")
         return train, validation
@@ -286,7 +300,8 @@ class GURObjective:
         """Training does, and the start of a decoder, and a validation loss."""
         run, data = self.run, self.run.data
         measures = data.validation_file is not None or data.validation_split_percentage > 0
-        return run.args.trains or run.gur.lm_loss_weight != 0 or measures or data.mix_file is not None
+        starts_decoder = run.model.init_weights == "corpus" and run.gur.lm_loss_weight != 0
+        return run.args.trains or starts_decoder or measures or data.mix_file is not None
 
     def load_other_text(self, source: dict[str, Any]):
         return load_pairs(source, self.run.mining, **self._pair_options())
@@ -320,18 +335,30 @@ class GURObjective:
             desc=desc,
         )
 
+    def _config_changes(self) -> dict[str, Any]:
+        attention = self.run.model.attn_implementation
+        return self.run.gur.config_changes() | ({} if attention is None else {"attn_implementation": attention})
+
+    def _new_config(self, base) -> GURConfig:
+        """That of a model from scratch, around a T5's. `ValueError` for what does not go together."""
+        changes = self._config_changes()
+        if self.run.gur.projection_init == "identity":
+            # Two columns of the hidden layer for each coordinate that passes through.
+            changes.setdefault("projection_dim", base.d_model)
+            changes["projection_hidden_dim"] = 2 * base.d_model
+        config = GURConfig.from_backbone_config(base, **changes)
+        if self.run.gur.projection_init == "identity" and config.feed_forward_proj.startswith("gated"):
+            raise ValueError(
+                f"--projection_init identity needs relu in feed_forward_proj, not {config.feed_forward_proj}."
+            )
+        return config
+
     def load_model(self, tokenizer):
-        run, changes = self.run, self.run.gur.config_changes()
-        if run.model.attn_implementation is not None:
-            changes["attn_implementation"] = run.model.attn_implementation
+        run, changes = self.run, self._config_changes()
 
         def from_scratch():
             base = changed_config(base_config(run.model, self.backbones), run.model, tokenizer)
-            if run.gur.projection_init == "identity":
-                # Two columns of the hidden layer for each coordinate that passes through.
-                changes.setdefault("projection_dim", base.d_model)
-                changes["projection_hidden_dim"] = 2 * base.d_model
-            model = GURForPreTraining(GURConfig.from_backbone_config(base, **changes))
+            model = GURForPreTraining(self._new_config(base))
             if run.gur.projection_init == "identity":
                 identity_projection(model.projection, seed=run.args.seed)
             return model
@@ -342,7 +369,7 @@ class GURObjective:
         return 1_000_000  # relative positions have no limit; by default a text is cut at 512 all the same
 
     def encoded_length(self, max_seq_length: int) -> int:
-        return max(max_seq_length, self.run.gur.encode_max_seq_length)
+        return self.run.gur.encode_max_seq_length or max(max_seq_length, ENCODED_LENGTH)
 
     def example_length(self, max_seq_length: int) -> int:
         return max_seq_length if self.examples == "pairs" else self.encoded_length(max_seq_length)
@@ -350,11 +377,11 @@ class GURObjective:
     def sequences(self, passages, tokenizer):
         if self.examples == "pairs":
             # The texts of mined pairs are cut short, and what stood together in a document no longer does in them.
-            loaded = load_mined_documents(self.run.source())
+            loaded = load_mined_documents(self.run.source(), leave_out=self.held_out_documents)
             if loaded is None:
                 return _BothSides(passages)
-            length = self.encoded_length(0)
-            passages = self.tokenise(loaded[0], tokenizer, max_seq_length=length, desc="tokenising documents")
+            options = {"max_seq_length": tokenizer.model_max_length, "desc": "tokenising documents"}
+            passages = self.tokenise(loaded[0], tokenizer, **options)
         return passages.with_format("numpy")["input_ids"]
 
     def start_from_corpus(self, model, passages, tokenizer) -> str:
@@ -472,14 +499,18 @@ def make_model(run: Run, tokenizer, model_class, changes: dict, from_scratch: Ca
     return result
 
 
-def check_config(run: Run, types):
-    """Raises `InputError` for a configuration from which no model can be made, before anything is read."""
+def check_config(run: Run, types, complete: Callable = lambda base: base):
+    """Raises `InputError` for a configuration from which no model can be made, before anything is read.
+
+    `complete` makes the whole model's of the backbone's.
+    """
     if run.model.config_name is None:
         return
     try:
         config = changed_config(base_config(run.model, types), run.model, None)
         if config.model_type not in types:
             raise ValueError(f"no backbone of type {config.model_type!r} is supported; there are {', '.join(types)}.")
+        complete(config)
     except _UNUSABLE as error:
         raise _unusable(run.model, error) from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -111,16 +111,22 @@ def _mine(source: dict[str, Any], settings: MiningSettings, options: dict[str, A
     return mined
 
 
-def load_mined_documents(source: dict[str, Any]) -> tuple[Dataset, CorpusCounts] | None:
-    """The documents that `load_pairs` mines, title and text, with the one column text; None where pairs are given."""
+def load_mined_documents(
+    source: dict[str, Any], *, leave_out: Collection[str] = ()
+) -> tuple[Dataset, CorpusCounts] | None:
+    """The documents that `load_pairs` mines, title and text, with the one column text; None where pairs are given.
+
+    `leave_out` are the `document_id`s of those that are held out.
+    """
     if _given_pairs(source) is not None:
         return None
 
     def read(counts: CorpusCounts) -> Iterator[str]:
         for document in iterate_documents(**source, counts=counts):
-            yield f"{document.title or ''} {document.text}".strip()
+            if document.document_id not in leave_out:
+                yield f"{document.title or ''} {document.text}".strip()
 
-    key = cache_key(["documents", corpus_fingerprint(**source)], {})
+    key = cache_key(["documents", corpus_fingerprint(**source)], {"leave_out": sorted(leave_out)})
     return load_counted(read, [], key, source.get("cache_dir"))  # names no source: `iterate_documents` has
 
 

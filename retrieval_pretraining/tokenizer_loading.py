@@ -84,14 +84,17 @@ def _trained(objective, train_texts, own: PreTrainedTokenizerFast | None) -> Pre
         raise InputError(
             "--tokenizer_vocab_size reads all text first: leave out --streaming or give --tokenizer_name."
         )
-    objective.run.say(f"training a tokenizer of {size} tokens")
+    objective.run.say(f"training a tokenizer of at most {size:,} tokens")
     texts, kind = objective.texts(train_texts), objective.tokenizer_kind
     try:
         if own is not None:
             return replacement_tokenizer(own, texts, vocab_size=size, kind=kind)
-        return train_tokenizer(texts, vocab_size=size, kind=kind)
+        trained = train_tokenizer(texts, vocab_size=size, kind=kind)
     except InputError as error:
         raise InputError(f"--tokenizer_vocab_size {size}: {error}") from error
+    if len(trained) < size:
+        objective.run.say(f"the text gives {len(trained):,} tokens and no more")
+    return trained
 
 
 def _with_terms(tokenizer, terms: Terms, run: Run) -> PreTrainedTokenizerFast:

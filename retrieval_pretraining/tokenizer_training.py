@@ -16,6 +16,7 @@ from retrieval_pretraining.passages import SPACELESS_LETTER
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+    from tokenizers.pre_tokenizers import PreTokenizer
     from transformers import PreTrainedTokenizerFast
 
 KINDS = ("bert", "t5")
@@ -27,6 +28,7 @@ _SENTINELS = [f"<extra_id_{number}>" for number in range(100)]
 _SPACE = "▁"
 _LONGEST_PIECE = 16
 _LONGEST_SPACELESS_PIECE = 4
+_LONGEST_WORD = 100  # letters that are seen together while a tokenizer is trained; WordPiece takes no longer word
 
 
 def train_tokenizer(
@@ -60,7 +62,7 @@ def _train_bert(texts: Iterable[str], vocab_size: int, lowercase: bool) -> PreTr
 
     trained = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     trained.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-    trained.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trained.pre_tokenizer = _with_short_words(pre_tokenizers.BertPreTokenizer())
     # A letter may need two tokens, x and ##x; the rarest Han characters beyond this number become [UNK].
     letters = _most_frequent_letters(texts, trained, (vocab_size - len(_BERT_SPECIALS)) // 2)
     # The trainer numbers the ##x in the order of a hash map, and breaks ties between merges by these numbers: two runs
@@ -88,9 +90,10 @@ def _train_t5(texts: Iterable[str], vocab_size: int, lowercase: bool) -> PreTrai
     trained.normalizer = normalizers.Sequence(steps)
     # The space before a word is part of it, but a run of a script without spaces has the same pieces everywhere.
     apart = Regex(rf"{SPACELESS_LETTER}+|{_SPACE}?(?!{_SPACE})[\p{{P}}\p{{S}}]")
-    trained.pre_tokenizer = pre_tokenizers.Sequence(
+    words = pre_tokenizers.Sequence(
         [pre_tokenizers.Metaspace(_SPACE, prepend_scheme="first"), pre_tokenizers.Split(apart, "isolated")]
     )
+    trained.pre_tokenizer = _with_short_words(words)
     fixed = [*_T5_SPECIALS, *_BYTES]
     room = vocab_size - len(fixed) - len(_SENTINELS)
     letters = [_SPACE, *_most_frequent_letters(texts, trained, room // 2)]
@@ -108,6 +111,7 @@ def _train_t5(texts: Iterable[str], vocab_size: int, lowercase: bool) -> PreTrai
 
     tokens = [*fixed, *pieces, *reversed(_SENTINELS)]
     vocabulary = {token: number for number, token in enumerate(tokens)}
+    trained.pre_tokenizer = words
     trained.model = models.BPE(vocabulary, merges, unk_token="<unk>", byte_fallback=True)
     trained.post_processor = processors.TemplateProcessing(
         single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", vocabulary["</s>"])]
@@ -123,6 +127,14 @@ def _train_t5(texts: Iterable[str], vocab_size: int, lowercase: bool) -> PreTrai
         extra_special_tokens=_SENTINELS,
         model_input_names=["input_ids", "attention_mask"],
     )
+
+
+def _with_short_words(words: PreTokenizer) -> PreTokenizer:
+    """For the training alone, whose time grows with the square of a word: base64 can be one word of megabytes."""
+    from tokenizers import Regex, pre_tokenizers
+
+    pieces = pre_tokenizers.Split(Regex(f"[\\s\\S]{{{_LONGEST_WORD}}}"), "isolated")
+    return pre_tokenizers.Sequence([words, pieces])
 
 
 def _short_pieces(merges: list[list[str]], letters: list[str], room: int) -> tuple[list[str], list[tuple[str, str]]]:

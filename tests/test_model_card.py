@@ -208,7 +208,11 @@ def test_mistakes_are_found_before_the_run(options, message):
 
 def test_a_decoder_that_nothing_trained_is_not_offered(models):
     model = GURForPreTraining(gur_config(lm_loss_weight=0.0))
-    scratch, taken = (model_card("out", model, objective("gur", base=base), MEASURED) for base in (None, "t5-small"))
+    scratch, counted = (model_card("out", model, objective("gur", base=base), MEASURED) for base in (None, "me/gur"))
+    own_choice = objective("gur", base="t5-small")  # T5's decoder writes
+    own_choice.run.gur.lm_loss_weight = 0.0
+    taken = model_card("out", model, own_choice, MEASURED)
+    assert "writes" not in counted and "text2text-generation" not in head(counted)["tags"]
     trained = model_card("out", models["gur"], objective("gur", base=None), MEASURED)
     for card in (taken, trained):
         assert "writes" in card and "writer.generate" in card and "text2text-generation" in head(card)["tags"]

@@ -161,6 +161,7 @@ def test_no_epoch_measures_the_start_once_and_trains_nothing(tmp_path, backbone,
     assert "learning rate" not in card and "before this training" not in card and "| encoder_mlm_loss |" not in card
     assert "by no step of training" in card and "| losses |" not in card and "padding" not in printed
     assert json.loads((out / "trainer_state.json").read_text())["global_step"] == 0
+    assert "masked" not in card.split("## Use")[1] and "precision" not in card
     assert door(**flags, num_train_epochs=1) == 2  # nor is it overwritten
     assert "holds the model of an earlier run" in error_line(capsys)
 

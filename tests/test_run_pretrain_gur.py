@@ -100,7 +100,7 @@ def test_a_run_from_documents_writes_a_complete_folder(shared, finished):
     for said in (
         " mined (",
         "held out for validation:",
-        "training a tokenizer of 600",
+        "training a tokenizer of at most 600",
         "gur from scratch",
         "Start from",
     ):
@@ -187,7 +187,27 @@ def test_the_start_counts_the_whole_documents_not_the_cut_texts_of_the_pairs(fin
     whole = [f"{row['title']} {row['text']}" for row in documents()]
     tokens = sum(len(ids) for ids in tokenizer(whole, add_special_tokens=False, truncation=False)["input_ids"])
     counted = int(re.search(r"Start from ([\d,]+) tokens", printed)[1].replace(",", ""))
-    assert counted == pytest.approx(tokens, rel=0.02)
+    assert counted == pytest.approx(tokens * 27 / 30, rel=0.03)  # three documents are held out
+
+
+def test_the_start_counts_what_is_trained_on_and_as_much_of_a_text_as_is_encoded(shared, tmp_path, monkeypatch):
+    counted = []
+
+    def start(model, sequences, **options):
+        counted.extend(list(map(int, ids)) for ids in sequences)
+        return "started"
+
+    monkeypatch.setattr(objectives, "start_gur", start)
+    rows = [{**row, "text": " ".join([row["text"]] * 12)} for row in documents()]
+    text = write_lines(tmp_path / "long.jsonl", rows)
+    flags = {**START, "train_file": text, "max_seq_length": 300, "max_steps": 1, "validation_split_percentage": 30}
+    assert gur(shared, tmp_path / "out", **flags) == 0
+    assert max(map(len, counted)) == 300
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    read = " ".join(tokenizer.decode(ids) for ids in counted)
+    numbers = {number for number in range(30) if f"of number {number} " in read}
+    assert len(numbers) == 21
+    assert "| held out of these, to validate | 9 |" in (tmp_path / "out/README.md").read_text(encoding="utf-8")
 
 
 def test_pairs_are_mined_with_the_strategies_that_are_asked_for(shared, tmp_path, capsys):

@@ -64,10 +64,10 @@ MISTAKES = {
     "length of GUR": ({**RETROMAE, "encode_max_seq_length": 64}, "--encode_max_seq_length: only --objective gur"),
     "mining for RetroMAE": ({**RETROMAE, "strategy": "title"}, "--strategy: only --objective gur mines"),
     "identity of a backbone": ({**BACKBONE, "projection_init": "identity"}, "--projection_init identity"),
-    "gated identity": ({"projection_init": "identity", **GATED}, "feed_forward_proj` relu"),
+    "gated identity": ({"projection_init": "identity", **GATED}, "needs relu in feed_forward_proj, not gated-gelu"),
     "gated identity from the corpus": (
         {"projection_init": "identity", "init_weights": "corpus", **GATED},
-        "feed_forward_proj` relu",
+        "needs relu in feed_forward_proj",
     ),
     "not a T5": ({**RETROMAE, "objective": "gur"}, "backbone of type 'bert'"),
     "not a T5 checkpoint": ({**BACKBONE, "model_name_or_path": "{shared}/bert"}, "no sentinels"),
@@ -83,6 +83,10 @@ MISTAKES = {
     ),
     "Chinese words without words": ({"chinese_whole_words": True}, "without --mask_whole_words true"),
     "mini-batch": ({"contrastive_mini_batch_size": 0}, "--contrastive_mini_batch_size is above 0"),
+    "encoding below training": (
+        {"max_seq_length": 32, "encode_max_seq_length": 24},
+        "--encode_max_seq_length 24 is below --max_seq_length 32",
+    ),
     "short encoding": ({"encode_max_seq_length": 4}, "--encode_max_seq_length is 8 or more"),
     "no samples": ({"max_train_samples": 0}, "--max_train_samples"),
     "metric of RetroMAE": (
@@ -219,6 +223,10 @@ def test_a_wrong_override_is_said_before_pairs_are_mined(shared, tmp_path, capsy
     assert gur(shared, tmp_path / "out", **changes) == 2
     said = capsys.readouterr()
     assert said.out == "" and "no backbone of type 'bert' is supported; there are t5, mt5, umt5" in said.err
+    changes = {"train_file": shared / "docs.jsonl", "pooling": "mean", "repeated_token_power": 0.5}
+    assert gur(shared, tmp_path / "out", **changes) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and "repeated_token_power" in said.err
 
 
 def test_without_an_epoch_the_decoder_is_not_offered(shared, tmp_path):
@@ -231,6 +239,14 @@ def test_without_an_epoch_the_decoder_is_not_offered(shared, tmp_path):
     assert "Its decoder was not trained" in card and "text2text-generation" not in card
     assert "| | held-out text |" in card and "training text" not in card
     assert "by counting: its token vectors are statistics" in card and "| losses |" not in card
+
+
+def test_random_weights_are_called_so_and_mine_nothing(shared, tmp_path, capsys):
+    flags = {"train_file": shared / "docs.jsonl", "num_train_epochs": 0, "max_steps": -1}
+    assert gur(shared, tmp_path / "out", **flags) == 0
+    assert "no pairs are mined" in capsys.readouterr().out
+    card = (tmp_path / "out/README.md").read_text(encoding="utf-8")
+    assert "A model of **random weights**" in card and "Stage: pre-trained" not in card and "precision" not in card
 
 
 def test_without_an_epoch_and_a_decoder_nothing_is_mined(shared, tmp_path, capsys):

@@ -89,7 +89,7 @@ def test_a_replaced_vocabulary_keeps_the_rows_of_tokens_that_stay(shared, tmp_pa
     output = tmp_path / "out"
     assert door(shared, output, tokenizer_vocab_size=300, learning_rate=0.0, add_tokens=shared / "terms.txt") == 0
     printed = capsys.readouterr().out
-    assert "training a tokenizer of 300 tokens" in printed and "vocabulary: 700 -> 303 tokens (" in printed
+    assert "training a tokenizer of at most 300 tokens" in printed and "vocabulary: 700 -> 303 tokens (" in printed
     old, new = AutoTokenizer.from_pretrained(shared / "backbone"), AutoTokenizer.from_pretrained(output)
     assert len(new) == 303 and tokens_of(output, "magnet motor") == ["magnet motor"]
     before = BertForMaskedLM.from_pretrained(shared / "backbone").get_input_embeddings().weight

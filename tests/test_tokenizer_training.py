@@ -46,6 +46,16 @@ def test_iterator_gives_the_same_tokenizer_as_a_list():
     assert vocabularies[0] == vocabularies[1]
 
 
+@pytest.mark.parametrize("kind, first", [("bert", 100), ("t5", 99)])  # T5's words begin with a mark of the space
+def test_a_word_of_any_length_is_learned_from_in_pieces_and_read_whole(kind, first):
+    # The time of the training would grow with the square of the word's length.
+    word = "q" * first + "z" * 30
+    tokenizer = train_tokenizer([word] * 50, vocab_size=600, kind=kind)
+    vocabulary = " ".join(tokenizer.get_vocab())
+    assert "qq" in vocabulary and "zz" in vocabulary and "qz" not in vocabulary
+    assert len(tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str(word)) == 1
+
+
 def trained_tokenizers() -> str:
     own = [make() for make in (bert_tokenizer, roberta_tokenizer, t5_tokenizer, unigram_tokenizer)]
     own += [train_tokenizer(SENTENCES, vocab_size=size, kind="t5") for size in (520, 600, 1200)]
