@@ -20,6 +20,7 @@ The output folder loads with AutoModel (trust_remote_code) and SentenceTransform
 GUR) is a plain model of the backbone's own class, for everything else. `--help` lists what can be set.
 """
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -97,6 +98,22 @@ def choose_length(data: DataArguments, longest: int) -> int:
     return data.max_seq_length
 
 
+def freeze(model, names: list[str], *, say=print):
+    """Leaves alone, in training, the weights whose names contain one of these; `InputError` where none or all do."""
+    for name in names:
+        found = [parameter for own, parameter in model.named_parameters() if name in own]
+        if not found:
+            some = ", ".join(own for own, _ in itertools.islice(model.named_parameters(), 3))
+            raise InputError(f"--freeze {name}: no weight of this model has it in its name; there are {some} ...")
+        for parameter in found:
+            parameter.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise InputError(f"--freeze {' '.join(names)} leaves nothing to train.")
+    if names:
+        kept = sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad)
+        say(f"not trained: {kept:,} of {model.num_parameters():,} parameters ({', '.join(names)})")
+
+
 # --- The run ------------------------------------------------------------------------------------------------------
 
 
@@ -151,6 +168,7 @@ def run(
     objective.check_tokenizer(tokenizer)
     model = objective.load_model(tokenizer)
     check_best_metric(args, model, retrieval)
+    freeze(model, model_args.freeze or [], say=say)
     length = choose_length(data_args, objective.longest_input(model))
     encoded_length, length = objective.encoded_length(length), objective.example_length(length)
     tokenizer.model_max_length = encoded_length

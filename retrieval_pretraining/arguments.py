@@ -98,6 +98,12 @@ class ModelArguments:
     attn_implementation: str | None = field(
         default=None, metadata=_help("sdpa, eager or flash_attention_2. [default: the best that the encoder has]")
     )
+    freeze: list[str] | None = field(
+        default=None,
+        metadata=_help(
+            "Weights whose names contain one of these stay as they are, such as position_embeddings. [default: none]"
+        ),
+    )
     model_revision: str = field(default="main", metadata=_help("Branch, tag or commit of the model on the Hub."))
     token: str | None = field(default=None, metadata=_help("Access token of the Hub; `hf auth login` stores one."))
     cache_dir: str | None = field(default=None, metadata=_help("Where downloads and prepared data are kept."))
@@ -126,7 +132,10 @@ class ModelArguments:
                 "Give either --model_name_or_path (start from a model) or --config_name (from scratch, such as bert)."
             )
         if self.model_name_or_path is not None:
-            if self.model_name_or_path.startswith((".", "/", "~")) and not Path(self.model_name_or_path).exists():
+            if (
+                self.model_name_or_path.startswith((".", "/", "~"))
+                and not Path(self.model_name_or_path).expanduser().exists()
+            ):
                 raise InputError(f"--model_name_or_path {self.model_name_or_path}: there is no such folder.")
             if self.config_overrides is not None:
                 raise InputError(

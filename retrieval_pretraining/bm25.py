@@ -18,7 +18,7 @@ Needs the extra `eval`, Chinese words the extra `chinese`.
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -63,10 +63,23 @@ def bm25_run(
     index = BM25Index(data.corpus_texts, **options)
     logger.info("BM25 on %s: %s.", data.name, index.description)
     run: Run = {}
-    for query, (positions, scores) in zip(data.query_ids, index.search(data.query_texts, top_k=top_k), strict=True):
+    found = index.search(data.query_texts, top_k=data.depth(top_k))
+    for query, (positions, scores) in zip(data.query_ids, found, strict=True):
         run[query] = {data.corpus_ids[i]: score for i, score in zip(positions, scores.tolist(), strict=True)}
     if not any(run.values()):
         logger.warning("BM25 on %s: no query shares a token with a document (%s).", data.name, index.description)
+    return data.without_own(run, top_k)
+
+
+def bm25_scores(data: RetrievalData, candidates: Mapping[str, Sequence[str]], **options) -> Run:
+    """BM25's scores of some documents of each query; `options` are those of `bm25_run`."""
+    index = BM25Index(data.corpus_texts, **options)
+    place = {document: position for position, document in enumerate(data.corpus_ids)}
+    texts = dict(zip(data.query_ids, data.query_texts, strict=True))
+    run: Run = {}
+    for query, documents in candidates.items():
+        scores = index.scores(texts[query])
+        run[query] = {document: float(scores[place[document]]) for document in documents}
     return run
 
 
@@ -119,6 +132,7 @@ class BM25Index:
         self.progress = progress
         self._tokenize = bm25_tokenizer(self.language, chinese_tokens=chinese_tokens)
         self._vocabulary: dict[str, int] = {}
+        self._size = len(texts)
         documents = []
         with progress_bar(len(texts), "BM25 index", "text", progress) as bar:
             for text in texts:
@@ -141,14 +155,17 @@ class BM25Index:
         found = []
         with progress_bar(len(texts), "BM25", "query", self.progress) as bar:
             for text in texts:
-                tokens = [self._vocabulary[token] for token in self._tokenize(text) if token in self._vocabulary]
-                # not `retrieve` of bm25s: its order among ties is arbitrary
-                scores = self._index.get_scores_from_ids(tokens) if tokens else np.zeros(0, np.float32)
+                scores = self.scores(text)  # not `retrieve` of bm25s: its order among ties is arbitrary
                 best = best_positions(scores, top_k)
                 best = best[scores[best] > 0]
                 found.append((best, scores[best]))
                 bar.update()
         return found
+
+    def scores(self, text: str) -> np.ndarray:
+        """Of all texts of the corpus for one query, float32 [N]."""
+        tokens = [self._vocabulary[token] for token in self._tokenize(text) if token in self._vocabulary]
+        return self._index.get_scores_from_ids(tokens) if tokens else np.zeros(self._size, np.float32)
 
 
 def bm25_tokenizer(language: str, *, chinese_tokens: str = "bigrams") -> Callable[[str], list[str]]:

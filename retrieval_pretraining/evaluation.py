@@ -49,7 +49,7 @@ def evaluate(args: EvaluationArguments, *, say: Callable[[str], None] = print) -
     retrieval = _load_retrieval(args, results)
     classification = [load_classification_data(path) for path in args.eval_classification_dir or []]
     similarity = [load_similarity_data(path) for path in args.eval_similarity_file or []]
-    _unique([one.data.name for one in retrieval], "--eval_retrieval_dir")
+    _unique([entry["name"] for entry in results.datasets], "--eval_retrieval_dir")
     _describe_others(classification, similarity, args, results)
     models = _models(args, results, say)
     names = ([BM25] if args.bm25 else []) + [model.name for model in models]
@@ -123,8 +123,10 @@ def _describe_others(
     args: EvaluationArguments,
     results: EvaluationResults,
 ):
-    _unique([data.name for data in classification], "--eval_classification_dir")
-    _unique([data.name for data in similarity], "--eval_similarity_file")
+    known = [entry["name"] for entry in results.datasets]
+    known += [data.name for data in classification]
+    _unique(known, "--eval_classification_dir")
+    _unique(known + [data.name for data in similarity], "--eval_similarity_file")
     for path, data in zip(args.eval_classification_dir or [], classification, strict=True):
         content = [data.train_texts, data.train_labels, data.test_texts, data.test_labels]
         results.datasets.append(
@@ -148,7 +150,9 @@ def _describe_others(
 def _unique(names: list[str], option: str):
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if twice:
-        raise InputError(f"{option} names two datasets {twice[0]}: rename one of the folders, or leave one out.")
+        raise InputError(
+            f"{option} names a second dataset {twice[0]}: rename one of the folders or files, or leave one out."
+        )
 
 
 def model_names(paths: Sequence[str]) -> list[str]:
@@ -173,6 +177,8 @@ def _models(args: EvaluationArguments, results: EvaluationResults, say) -> list[
     for model in models:
         encoder = _load(model, args)
         encoder.encode_queries(["a text"], progress=False)
+        if args.chunk_size is not None:
+            encoder.encode_document_chunks(["a text"], chunk_size=args.chunk_size)
         if args.lexical:
             _load_lexical(encoder, args).encode_queries(["a text"], progress=False)
         described = encoder.describe()

@@ -1,6 +1,6 @@
 """What can be set for an evaluation. Lists that go with models have one value for all of them, or one a model."""
 
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 
 from retrieval_pretraining.arguments import _check_choice, _help
@@ -137,7 +137,6 @@ class EvaluationArguments:
     update_model_card: bool = field(
         default=False, metadata=_help("Write the results into the README.md of each model folder.")
     )
-    cache_dir: str | None = field(default=None, metadata=_help("Where downloads are kept."))
     seed: int = field(default=42, metadata=_help("Of samples, random weights and resampling."))
 
     def check(self):
@@ -152,6 +151,7 @@ class EvaluationArguments:
             )
         self._check_models()
         self._check_numbers()
+        self._check_effect()
         for name, allowed in (("hybrid", (*FUSION_METHODS, "none")), ("chunk_score", CHUNK_SCORES)):
             for value in getattr(self, name):
                 _check_choice(name, value, allowed)
@@ -173,6 +173,16 @@ class EvaluationArguments:
             raise InputError(
                 "--lexical needs a model and texts to search: give --model_name_or_path and --eval_retrieval_dir."
             )
+
+    def _check_effect(self):
+        """What says how something is done that is not asked for."""
+        needs = {"hybrid": "bm25", "bm25_weight": "bm25", "chunk_score": "chunk_size", "lexical_top_n": "lexical"}
+        needs |= {"rerank_top_k": "rerank_candidates", "generation_max_documents": "generation"}
+        for entry in fields(self):
+            default = entry.default_factory() if entry.default is MISSING else entry.default
+            needed = needs.get(entry.name)
+            if needed and not getattr(self, needed) and getattr(self, entry.name) not in (default, ["none"]):
+                raise InputError(f"--{entry.name} has no effect without --{needed}: give it, or leave this out.")
 
     def _check_models(self):
         models = self.model_name_or_path or []

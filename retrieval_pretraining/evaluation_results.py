@@ -141,7 +141,7 @@ class EvaluationResults:
             name = re.sub(r"[^\w.+-]+", "_", f"{dataset}.{system}")
             tag = re.sub(r"\s+", "_", system)
             lines = (
-                f"{query} Q0 {document} {rank} {score:.6f} {tag}\n"
+                f"{query} Q0 {document} {rank} {score:.9g} {tag}\n"
                 for query, found in run.items()
                 for rank, (document, score) in enumerate(found.items(), start=1)
             )

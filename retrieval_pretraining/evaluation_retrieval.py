@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from retrieval_pretraining.approximate_search import approximate_search
-from retrieval_pretraining.bm25 import bm25_run, describe_bm25
+from retrieval_pretraining.bm25 import bm25_run, bm25_scores, describe_bm25
 from retrieval_pretraining.evaluation_arguments import EvaluationArguments
 from retrieval_pretraining.evaluation_results import EvaluationResults
 from retrieval_pretraining.hybrid import fuse
@@ -62,11 +62,7 @@ def measure_bm25(one: SearchedDataset, args: EvaluationArguments, results: Evalu
         one.candidates = candidates_of_run(run, top_k=args.rerank_top_k)
     if one.candidates is not None and args.bm25:
         # The order that BM25 gives the candidates is what the models have to beat.
-        scored = {
-            query: {each: run.get(query, {}).get(each, 0.0) for each in found}
-            for query, found in one.candidates.items()
-        }
-        results.add_run(one.rerank_name, BM25, scored, one.data.qrels)
+        results.add_run(one.rerank_name, BM25, bm25_scores(one.data, one.candidates, **options), one.data.qrels)
 
 
 def _place(results: EvaluationResults, dataset: str) -> int:
@@ -104,14 +100,15 @@ def measure_retrieval(
 
 def _search(queries, documents, data: RetrievalData, args: EvaluationArguments, **chunks) -> Run:
     if args.approximate_search:
-        found, scores = approximate_search(queries, documents, TOP_K, **chunks)
+        found, scores = approximate_search(queries, documents, data.depth(TOP_K), **chunks)
     else:
         device = args.device or ("cuda" if torch.cuda.is_available() else None)
-        found, scores = search(queries, documents, TOP_K, device=device, **chunks)
-    return {
+        found, scores = search(queries, documents, data.depth(TOP_K), device=device, **chunks)
+    run = {
         query: {data.corpus_ids[i]: score for i, score in zip(row, own.tolist(), strict=True) if i >= 0}
         for query, row, own in zip(data.query_ids, found, scores, strict=True)
     }
+    return data.without_own(run, TOP_K)
 
 
 def _measure_hybrids(name: str, run: Run, one: SearchedDataset, args: EvaluationArguments, results: EvaluationResults):
@@ -127,12 +124,13 @@ def measure_lexical(lexical: LexicalEncoder, model: MeasuredModel, one: Searched
     """What the model's MLM head finds, and with its vectors; those are measured before."""
     data, name, joint = one.data, f"{model.name}, lexical", f"{model.name}, joint"
     found = lexical_search(
-        lexical.encode_queries(data.query_texts), lexical.encode_documents(data.corpus_texts), TOP_K
+        lexical.encode_queries(data.query_texts), lexical.encode_documents(data.corpus_texts), data.depth(TOP_K)
     )
     run = {
         query: {data.corpus_ids[i]: score for i, score in zip(positions, scores.tolist(), strict=True)}
         for query, (positions, scores) in zip(data.query_ids, found, strict=True)
     }
+    run = data.without_own(run, TOP_K)
     results.add_system(name, kind="lexical", of=[model.name], top_n=lexical.top_n, description=lexical.description)
     results.add_run(data.name, name, run, data.qrels)
     results.add_system(joint, kind="hybrid", of=[model.name, name], method="z_score", weights=[1.0, 1.0])

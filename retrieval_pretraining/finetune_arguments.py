@@ -51,7 +51,10 @@ class FinetuneModelArguments:
     def check(self):
         if self.model_name_or_path is None:
             raise InputError("Give --model_name_or_path: the model to start from.")
-        if self.model_name_or_path.startswith((".", "/", "~")) and not Path(self.model_name_or_path).exists():
+        if (
+            self.model_name_or_path.startswith((".", "/", "~"))
+            and not Path(self.model_name_or_path).expanduser().exists()
+        ):
             raise InputError(f"--model_name_or_path {self.model_name_or_path}: there is no such folder.")
         _check_choice("pooling", self.pooling, (None, "cls", "mean", "eos"))
         if self.max_seq_length is not None and self.max_seq_length < 8:

@@ -9,6 +9,7 @@ Shapes: N pairs, K texts of a pair that are not its query.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -70,31 +71,47 @@ class AnswerSafeBatches(BatchSampler):
         return self._planned[1]
 
     def _groups(self, size: int) -> list[list[int]]:
-        """Greedily, in random order; what does not fit into a group waits for the next one."""
+        """Greedily, in random order; what does not fit into a group waits for the next one.
+
+        Of each query at most one row waits: the others stand behind it, or a query with thousands of answers would
+        have all of them tried for every group.
+        """
         count = len(self.queries)
-        order = np.random.default_rng([self.seed, self.epoch]).permutation(count)
-        following = np.append(np.arange(1, count), -1)  # a list with links, out of which rows are taken
-        head, groups = 0, []
+        order = np.random.default_rng([self.seed, self.epoch]).permutation(count).tolist()
+        coming = enumerate(order)
+        waiting: list[tuple[int, int]] = []  # (place in the order, row)
+        behind: dict[int, deque[tuple[int, int]]] = {}  # a query of which a row waits -> its further rows
+        groups: list[list[int]] = []
         most = count // size if self.drop_last else -(-count // size)
-        while head != -1 and len(groups) < most:
+        while len(groups) < most:
             group: list[int] = []
             texts: set[int] = set()
             answers: set[int] = set()
-            before, at = -1, head
-            while at != -1 and len(group) < size:
-                row, after = int(order[at]), int(following[at])
-                own_texts, own_answers = self.documents[row].tolist(), self.answers[int(self.queries[row])]
+            first, waiting = deque(sorted(waiting)), []
+            while len(group) < size:
+                is_new = not first
+                place, row = next(coming, (-1, -1)) if is_new else first.popleft()
+                if row == -1:
+                    break
+                query = int(self.queries[row])
+                if is_new and query in behind:
+                    behind[query].append((place, row))
+                    continue
+                own_texts, own_answers = self.documents[row].tolist(), self.answers[query]
                 if answers.isdisjoint(own_texts) and texts.isdisjoint(own_answers):
                     group.append(row)
                     texts.update(own_texts)
                     answers |= own_answers
-                    if before == -1:
-                        head = after
+                    if behind.get(query):
+                        waiting.append(behind[query].popleft())
                     else:
-                        following[before] = after
+                        behind.pop(query, None)
                 else:
-                    before = at
-                at = after
+                    waiting.append((place, row))
+                    behind.setdefault(query, deque())
+            waiting += first
+            if not group:
+                break
             if len(group) == size or not self.drop_last:
                 groups.append(group)
         return groups

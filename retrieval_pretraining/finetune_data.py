@@ -153,7 +153,10 @@ class _Row(NamedTuple):
 def _judged_rows(data: RetrievalData) -> Iterator[_Row]:
     texts = dict(zip(data.corpus_ids, data.corpus_texts, strict=True))
     for query_id, query in zip(data.query_ids, data.query_texts, strict=True):
-        grades = {texts[document]: grade for document, grade in data.qrels[query_id].items() if document in texts}
+        grades: dict[str, int] = {}
+        for document, grade in data.qrels[query_id].items():
+            if document in texts:  # the same text may stand in the corpus twice
+                grades[texts[document]] = max(grade, grades.get(texts[document], grade))
         positives = [text for text, grade in grades.items() if grade > 0]
         yield _Row(query, positives, [text for text, grade in grades.items() if grade <= 0])
 

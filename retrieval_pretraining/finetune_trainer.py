@@ -43,6 +43,9 @@ class FinetuningArguments(PretrainingArguments, _library.SentenceTransformerTrai
             "Pairs of a batch and a device, whose texts are each other's negatives; accumulation adds none."
         ),
     )
+    per_device_eval_batch_size: int = field(
+        default=64, metadata=_help("Texts that are encoded at once: before and after, and to mine negatives.")
+    )
     learning_rate: float = field(default=2e-5, metadata=_help("Peak learning rate of AdamW."))
     # Set by the run.
     prompts: dict | None = field(default=None, init=False)
@@ -81,7 +84,8 @@ def retrieval_run(encoder: TextEncoder, data: RetrievalData, *, progress: bool |
     """The ranking of the best 100 documents for each query, which is as deep as the default measures look."""
     queries = encoder.encode_queries(data.query_texts, progress=progress)
     documents = encoder.encode_documents(data.corpus_texts, progress=progress)
-    return dense_run(queries, documents, data.query_ids, data.corpus_ids, top_k=100)
+    run = dense_run(queries, documents, data.query_ids, data.corpus_ids, top_k=data.depth(100))
+    return data.without_own(run, 100)
 
 
 def contrastive_loss(
@@ -91,8 +95,8 @@ def contrastive_loss(
 
     The loss that BGE is fine-tuned with: `CachedMultipleNegativesRankingLoss` of sentence-transformers with a scale of
     1 / `temperature`. `mini_batch_size` texts go through the model at once; gradients are those of the whole batch.
-    `matryoshka_dims`: the same loss of the vectors cut to these sizes is added, so that they can be cut later
-    (Kusupati et al. 2022, arXiv 2205.13147).
+    `matryoshka_dims`: the same loss of the vectors cut to these sizes is added to that of the whole ones, so that they
+    can be cut later (Kusupati et al. 2022, arXiv 2205.13147).
     """
     loss = _losses.CachedMultipleNegativesRankingLoss(
         model, scale=1.0 / temperature, mini_batch_size=mini_batch_size, gather_across_devices=world_size > 1

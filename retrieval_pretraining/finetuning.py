@@ -178,6 +178,12 @@ def _load(run: FinetuneRun) -> SentenceTransformersEncoder:
             shutil.rmtree(staging, ignore_errors=True)
 
 
+def _sizes(encoder: SentenceTransformersEncoder, run: FinetuneRun) -> list[int] | None:
+    """Those that the loss is computed at, the whole vector among them."""
+    sizes = run.contrastive.matryoshka_dims
+    return sorted({*sizes, encoder.vector_size}, reverse=True) if sizes else None
+
+
 def _check_sizes(encoder: SentenceTransformersEncoder, run: FinetuneRun):
     for size in run.contrastive.matryoshka_dims or []:
         if size > encoder.vector_size:
@@ -259,7 +265,7 @@ def _trainer(encoder, examples, relevance, retrieval: RetrievalData | None, repo
         encoder.model,
         temperature=run.contrastive.temperature,
         mini_batch_size=run.contrastive.contrastive_mini_batch_size,
-        matryoshka_dims=run.contrastive.matryoshka_dims,
+        matryoshka_dims=_sizes(encoder, run),
         world_size=args.world_size,
     )
     trainer = FinetuningTrainer(

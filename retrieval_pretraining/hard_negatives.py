@@ -163,14 +163,20 @@ def _mine(
     wanted = pairs.select(rows)
     first, last = mining.ranks
     queries = {text_key(text): text for batch in wanted.iter(1000) for text in batch["query"]}
-    # So deep that the window is whole when all answers stand before it.
-    deepest = last + max(len(relevance.answers[query]) for query in queries)
-    ranked = dict(zip(queries, mining.rank(list(queries.values()), min(deepest, len(corpus))), strict=True))
+    # So deep that the window is whole when all answers stand before it: one query with thousands of them must not make
+    # all others as deep. Few searches all the same: of queries with about as many answers.
+    by_depth: dict[int, list[int]] = {}
+    for query in queries:
+        by_depth.setdefault(last + (1 << len(relevance.answers[query]).bit_length()), []).append(query)
     windows = {}
-    for query, (positions, scores) in ranked.items():
-        answers = {corpus.position[key] for key in relevance.answers[query] if key in corpus.position}
-        others = [(int(at), float(score)) for at, score in zip(positions, scores, strict=True) if at not in answers]
-        windows[query] = others[first - 1 : last]
+    for depth, own in by_depth.items():
+        found = mining.rank([queries[query] for query in own], min(depth, len(corpus)))
+        for query, (positions, scores) in zip(own, found, strict=True):
+            answers = {corpus.position[key] for key in relevance.answers[query] if key in corpus.position}
+            others = [
+                (int(at), float(score)) for at, score in zip(positions, scores, strict=True) if at not in answers
+            ]
+            windows[query] = others[first - 1 : last]
     of_row = [text_key(text) for batch in wanted.iter(1000) for text in batch["query"]]
     if mining.margin is None:
         return {int(row): [at for at, _ in windows[query]] for row, query in zip(rows, of_row, strict=True)}

@@ -5,6 +5,7 @@ import json
 import logging
 import lzma
 import random
+import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ from pathlib import Path
 from retrieval_pretraining.errors import InputError
 
 logger = logging.getLogger(__name__)
+
+_HALF_OF_A_PAIR = re.compile("[\ud800-\udfff]")
 
 Run = dict[str, dict[str, float]]  # query id -> document id -> score, best first
 
@@ -23,7 +26,8 @@ class RetrievalData:
 
     Judged documents that the corpus lacks stay in `qrels`: nobody can find them, so they lower recall, as in every
     other evaluation of the same files. `titles`: document id -> the title that its text begins with, where the corpus
-    has one apart from the text.
+    has one apart from the text. `own`: query id -> the document that is the query itself, same id and same text, where
+    there is one (ArguAna, Quora); no search finds it for this query, as in BEIR.
     """
 
     name: str
@@ -33,6 +37,20 @@ class RetrievalData:
     query_texts: list[str]
     qrels: dict[str, dict[str, int]]
     titles: dict[str, str] = field(default_factory=dict)
+    own: dict[str, str] = field(default_factory=dict)
+
+    def depth(self, top_k: int) -> int:
+        """How deep to search, so that `top_k` are left `without_own`."""
+        return top_k + bool(self.own)
+
+    def without_own(self, run: Run, top_k: int) -> Run:
+        """The best `top_k` of each query, without the query itself."""
+        if not self.own:
+            return run
+        found = {
+            query: [pair for pair in scores.items() if pair[0] != self.own.get(query)] for query, scores in run.items()
+        }
+        return {query: dict(pairs[:top_k]) for query, pairs in found.items()}
 
 
 def load_retrieval_data(folder: str | Path, *, split: str = "test") -> RetrievalData:
@@ -62,9 +80,18 @@ def load_retrieval_data(folder: str | Path, *, split: str = "test") -> Retrieval
     ]
     if any(count for count, _ in counts):
         logger.warning("%s: %s.", path, "; ".join(f"{count} {what}" for count, what in counts if count))
+    own = {query: query for query in qrels if query in corpus and _same(queries[query], query, corpus, titles)}
+    if own:
+        logger.warning("%s: %d queries are documents themselves, which do not find themselves.", path, len(own))
     query_texts = [queries[query] for query in qrels]
     name = folder.resolve().name
-    return RetrievalData(name, list(corpus), list(corpus.values()), list(qrels), query_texts, qrels, titles)
+    return RetrievalData(name, list(corpus), list(corpus.values()), list(qrels), query_texts, qrels, titles, own)
+
+
+def _same(query: str, document: str, corpus: dict[str, str], titles: dict[str, str]) -> bool:
+    """Whether the query is the text of the document, its title included or not."""
+    text = corpus[document]
+    return query.split() in (text.split(), text[len(titles.get(document, "")) :].split())
 
 
 def sample(
@@ -90,7 +117,8 @@ def sample(
         corpus = {document: text for document, text in corpus.items() if document in kept}
     titles = {document: title for document, title in data.titles.items() if document in corpus}
     texts = list(corpus), list(corpus.values()), list(queries), list(queries.values())
-    return RetrievalData(data.name, *texts, qrels, titles)
+    own = {query: document for query, document in data.own.items() if query in queries and document in corpus}
+    return RetrievalData(data.name, *texts, qrels, titles, own)
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, str]]:
@@ -122,6 +150,8 @@ def _read_texts(folder: Path, stem: str) -> tuple[dict[str, str], dict[str, str]
             text = " ".join(part for part in (record.get("title"), record["text"]) if part)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f'{place}: needs a JSON object with "_id" (or "id") and a string "text".') from error
+        if _HALF_OF_A_PAIR.search(text):
+            raise InputError(f"{place}: holds half of a \\uD800-\\uDFFF pair; repair the line, it has no UTF-8.")
         if identifier in texts:
             raise InputError(f'{place}: the id "{identifier}" came before; give each line an id of its own.')
         texts[identifier] = text
@@ -137,7 +167,7 @@ def _read_qrels(path: Path) -> dict[str, dict[str, int]]:
     qrels: dict[str, dict[str, int]] = {}
     for index, (place, line) in enumerate(read_lines(path)):
         fields = [field.strip() for field in line.split("\t")]
-        if len(fields) == 3 and fields[2].lstrip("-").isdecimal():
+        if len(fields) == 3 and re.fullmatch(r"-?[0-9]+", fields[2]):
             qrels.setdefault(fields[0], {})[fields[1]] = int(fields[2])
         elif index > 0 or len(fields) != 3:  # a first line without a number is the header
             raise InputError(f"{place}: needs a query id, a document id and a whole number, split by tabs.")

@@ -66,8 +66,9 @@ def evaluate_retrieval(model, tokenizer, data: RetrievalData, **encoding) -> dic
     """The default measures of a dense model; `encoding` (pooling, max_seq_length, ...) goes to `encode_texts`."""
     queries = encode_texts(model, tokenizer, data.query_texts, **encoding)
     documents = encode_texts(model, tokenizer, data.corpus_texts, **encoding)
-    run = dense_run(queries, documents, data.query_ids, data.corpus_ids, top_k=100)  # no default measure looks deeper
-    return retrieval_metrics(run, data.qrels)
+    # No default measure looks deeper.
+    run = dense_run(queries, documents, data.query_ids, data.corpus_ids, top_k=data.depth(100))
+    return retrieval_metrics(data.without_own(run, 100), data.qrels)
 
 
 def bm25_beside(data: RetrievalData, say: Callable[[str], None], *, progress: bool | None = None) -> Run | None:

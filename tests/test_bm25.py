@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from reference import retrieval_oracle as oracle
 
-from retrieval_pretraining.bm25 import BM25Index, bm25_run, bm25_tokenizer, describe_bm25, detect_language
+from retrieval_pretraining.bm25 import BM25Index, bm25_run, bm25_scores, bm25_tokenizer, describe_bm25, detect_language
 from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.retrieval_data import RetrievalData
 from retrieval_pretraining.retrieval_metrics import retrieval_metrics
@@ -81,6 +81,12 @@ def test_every_score_equals_the_slow_oracle(language, k1, b):
         assert run[f"q{number}"] == pytest.approx(expected, abs=1e-5)
         found += len(expected)
     assert found > 100
+
+
+def test_any_documents_are_scored_as_the_search_scores_them():
+    data = retrieval_data(["red fox", "red dog", "whale"], ["red fox", "nothing"])
+    scores, found = bm25_scores(data, {"q0": ["d2", "d1", "d0"], "q1": ["d0"]}), bm25_run(data)
+    assert scores == {"q0": {"d2": 0.0, "d1": found["q0"]["d1"], "d0": found["q0"]["d0"]}, "q1": {"d0": 0.0}}
 
 
 def test_bm25_ties_are_in_corpus_order_also_at_the_cut():

@@ -57,6 +57,25 @@ def test_the_second_answer_of_a_query_is_kept_apart_also_as_the_answer_of_anothe
     assert all(batch == {0} or batch == {1} or batch == {2} for batch in together)
 
 
+class Counted(dict):
+    looked_at = 0
+
+    def __getitem__(self, key):
+        self.looked_at += 1
+        return super().__getitem__(key)
+
+
+def test_a_query_with_thousands_of_answers_is_not_tried_again_and_again():
+    rows = [("hub", f"a{i}") for i in range(500)] + [(f"q{i}", f"d{i}") for i in range(1500)]
+    examples = examples_of(rows)
+    answers = Counted(Relevance.of(examples).answers)
+    batches = list(AnswerSafeBatches(*example_keys(examples), answers, 8))
+    # 250 batches, one of the query's rows in each; each row is looked at once, and once a batch the one that waits.
+    assert answers.looked_at <= len(rows) + 2 * len(batches)
+    hubs = [sum(row < 500 for row in batch) for batch in batches]
+    assert set(hubs) == {1} and len(batches) == 250 and all(len(batch) == 8 for batch in batches[:200])
+
+
 def test_a_query_is_no_negative_of_itself():
     rows = [("a text", "another"), ("a third", "a  text")]
     assert [len(batch) for batch in batches_of(rows, 2)] == [1]

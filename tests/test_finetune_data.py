@@ -118,6 +118,12 @@ def test_a_folder_in_beir_layout_gives_its_judged_queries_and_its_documents():
     assert data.documents == [f"T{i} text {i}" for i in range(4)] and data.has_negatives
 
 
+def test_of_a_text_that_is_judged_twice_the_higher_grade_counts():
+    folder = Path(beir("mine"))
+    write(f"{folder}/corpus.jsonl", [{"_id": f"d{i}", "text": "equal" if i < 3 else "other"} for i in range(4)])
+    assert read("mine") == [("query 0", "equal", []), ("query 1", "other", [])]
+
+
 def test_the_split_of_such_a_folder_is_never_taken_for_another():
     with pytest.raises(
         InputError, match=r"train\.tsv: there is no such file; choose one of the splits in that folder: t"

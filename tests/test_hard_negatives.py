@@ -121,6 +121,23 @@ def test_negatives_of_bm25_share_a_word_with_the_query_and_are_no_answers():
             assert text not in answers and set(text.split()) & set(pairs[row]["query"].split())
 
 
+def test_only_a_query_with_many_answers_is_searched_for_deeply():
+    corpus, asked = documents(200), {}
+    rows = [("query motor", text, []) for text in corpus[:90]] + [(f"moon {i}", corpus[100 + i], []) for i in range(5)]
+    search = model_ranker(Corpus(corpus), ToyEncoder())
+
+    def rank(queries, count):
+        asked.update(dict.fromkeys(queries, count))
+        return search(queries, count)
+
+    examples, counts = add_negatives(
+        pairs_of(rows), count=1, corpus=Corpus(corpus), mining=Mining(rank, ranks=(1, 10))
+    )
+    assert asked["query motor"] >= 100 and max(asked[f"moon {i}"] for i in range(5)) <= 14
+    assert counts["mined"] == len(rows)
+    assert not set(examples["negative_1"][:90]) & set(corpus[:90])
+
+
 def test_texts_that_equal_an_answer_or_the_query_are_no_negatives():
     query = "motor magnet sensor"
     corpus = ["motor magnet  sensor", " motor magnet sensor number1", "motor magnet sensor number2", "cat garden moon"]

@@ -4,6 +4,7 @@ import gzip
 import json
 import lzma
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -119,6 +120,8 @@ def test_a_query_with_grade_zero_only_is_left_out(tmp_path):
         ({"queries": [{"_id": "q1", "text": 5}]}, r"queries.jsonl, line 1: needs .* string"),
         ({"qrels": "q1\td1\t1\nq2 d2 1\n"}, r"test.tsv, line 2: needs a query id"),
         ({"qrels": "q1\td1\t1\nq2\td2\tyes\n"}, r"test.tsv, line 2: needs a query id"),
+        ({"qrels": "q1\td1\t1\nq2\td2\t--1\n"}, r"test.tsv, line 2: needs a query id"),
+        ({"corpus": [{"_id": "d1", "text": "cut \ud83d"}]}, r"corpus.jsonl, line 1: holds half of a"),
         ({"qrels": "other\td1\t1\n"}, r"test.tsv: no query .*queries.jsonl"),
         ({"qrels": "q1\tother\t1\n"}, r"test.tsv: no document .*corpus.jsonl"),
     ],
@@ -126,6 +129,20 @@ def test_a_query_with_grade_zero_only_is_left_out(tmp_path):
 def test_a_broken_folder_is_an_error_that_names_the_place(tmp_path, changes, message):
     with pytest.raises(InputError, match=message):
         load_retrieval_data(write_folder(tmp_path, **changes))
+
+
+def test_a_query_that_is_a_document_does_not_find_itself(tmp_path, caplog):
+    # As in ArguAna: the text of a document asks for others. The query q2 only has the id of a document.
+    corpus = [{"_id": "q1", "title": "Fox", "text": "red foxes run"}, {"_id": "q2", "text": "whales"}]
+    corpus += [{"_id": f"d{i}", "text": f"red foxes number {i}"} for i in range(3)]
+    queries = [{"_id": "q1", "text": "red foxes run"}, {"_id": "q2", "text": "red foxes"}]
+    data = load_retrieval_data(write_folder(tmp_path, corpus=corpus, queries=queries, qrels="q1\td0\t1\nq2\td1\t1\n"))
+    assert data.own == {"q1": "q1"} and "1 queries are documents themselves" in caplog.text
+    run = bm25_run(data, top_k=2)
+    assert list(run["q1"]) == ["d0", "d1"] and list(run["q2"]) == ["q1", "d0"]
+    assert retrieval_metrics(run, data.qrels)["mrr@10"] == 0.5
+    assert sample(data, max_queries=1, seed=1).own in ({}, {"q1": "q1"})
+    assert not replace(data, own={}).own and "q1" in bm25_run(replace(data, own={}))["q1"]
 
 
 def test_a_cut_line_names_file_and_line(tmp_path):

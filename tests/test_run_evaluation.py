@@ -52,8 +52,9 @@ def place(tmp_path_factory) -> Path:
         tokenizer.save_pretrained(root / name)
     (root / "gur" / "trainer_state.json").write_text(json.dumps({"log_history": [{"step": 1, "loss": 2.0}]}))
     rows = [{"text": text, "label": "short" if len(text.split()) < 7 else "long"} for text in SENTENCES]
-    write_lines(root / "topics" / "train.jsonl", rows[::2])
-    write_lines(root / "topics" / "test.jsonl", rows[1::2])
+    for topics in (root / "topics", root / "other" / "tiny"):
+        write_lines(topics / "train.jsonl", rows[::2])
+        write_lines(topics / "test.jsonl", rows[1::2])
     pairs = [
         {"sentence1": one, "sentence2": other, "score": i % 5}
         for i, (one, other) in enumerate(itertools.pairwise(SENTENCES))
@@ -195,14 +196,19 @@ def test_every_measure_of_every_query_and_text_is_kept(report, results):
         (["--batch_size", "0"], "--batch_size is 1 or more"),
         (["--max_seq_length", "4"], "--max_seq_length 4"),
         (["--no_such_flag", "1"], "no_such_flag"),
+        (["--model_name_or_path", "{place}/retromae", "--chunk_size", "100000"], "100000"),
+        (["--lexical_top_n", "5"], "--lexical_top_n has no effect without --lexical"),
+        (["--bm25", "False", "--bm25_weight", "3"], "--bm25_weight has no effect without --bm25"),
+        (["--eval_classification_dir", "{place}/other/tiny"], "--eval_classification_dir names a second dataset tiny"),
     ],
 )
 def test_a_mistake_is_one_sentence_before_anything_is_measured(place, tmp_path, capsys, change, message):
     command = ["--eval_retrieval_dir", place / "tiny", "--model_name_or_path", place / "gur", "--bm25"]
-    command += ["--output_dir", tmp_path / "report", *change]
+    command += ["--output_dir", tmp_path / "report", *(word.format(place=place) for word in change)]
     assert main([str(word) for word in command]) == 2
     printed = capsys.readouterr()
     assert message in printed.err and printed.err.startswith("error: ") and printed.err.count("\n") == 1
+    assert ": BM25" not in printed.out
     assert not (tmp_path / "report").exists()
 
 

@@ -15,7 +15,9 @@ from fresh_process import in_fresh_process, run_script
 from saved_models import save, sentence_transformers_folder
 from tokenizers_for_tests import ENGLISH, SENTENCES
 
+from retrieval_pretraining import finetuning
 from retrieval_pretraining.card_metadata import check_card
+from retrieval_pretraining.finetune_trainer import contrastive_loss
 from retrieval_pretraining.hub_files import model_files
 from retrieval_pretraining.retrieval_evaluation import load_retrieval_data, retrieval_metrics
 from retrieval_pretraining.systems import load_encoder
@@ -232,10 +234,20 @@ def test_two_processes_learn_what_one_does_from_the_batch_of_both(place, tmp_pat
     assert done.out.count("after minus before") == 1 and not (two / "_start").exists()
 
 
-def test_vectors_that_can_be_cut(place, tmp_path):
+def test_vectors_that_can_be_cut(place, tmp_path, monkeypatch):
+    sizes = []
+
+    def spy(*arguments, matryoshka_dims, **options):
+        sizes.append(matryoshka_dims)
+        return contrastive_loss(*arguments, matryoshka_dims=matryoshka_dims, **options)
+
+    monkeypatch.setattr(finetuning, "contrastive_loss", spy)
     assert door(place, tmp_path / "out", "--matryoshka_dims", 32, 8) == 0
     assert "| vectors that can be cut | to 32, 8 (MatryoshkaLoss) |" in (tmp_path / "out/README.md").read_text()
     assert results_of(tmp_path / "out")["train_loss"] > 0
+    assert door(place, tmp_path / "cut", "--matryoshka_dims", 8) == 0
+    assert "| vectors that can be cut | to 8 (MatryoshkaLoss) |" in (tmp_path / "cut/README.md").read_text()
+    assert sizes == [[32, 8], [32, 8]]  # the whole vector is trained as well
 
 
 # --- Negatives ----------------------------------------------------------------------------------------------------
