@@ -45,6 +45,7 @@ from retrieval_pretraining.retrieval_evaluation import (
     retrieval_metrics,
     training_sample,
 )
+from retrieval_pretraining.start_share import mix_with_start, remember_start
 from retrieval_pretraining.text_statistics import count_tokens, format_statistics, unknown_warning
 from retrieval_pretraining.token_rows import DEFAULT_INIT, fit_vocabulary
 from retrieval_pretraining.tokenizer_loading import load_tokenizer
@@ -226,7 +227,14 @@ def run(
         objective.export(model, tokenizer, folder, max_seq_length=encoded_length)
         objective.write_card(model, folder, {**results, **now})
 
+    share = model_args.start_share if args.trains else 0.0
+    if share and args.should_save:
+        remember_start(model, args.output_dir, checkpoint=checkpoint)
     results |= train(trainer, args, checkpoint, complete, card=card, say=say)
+    if share:
+        mix_with_start(model, args.output_dir, share=share)
+        results["start_share"] = share
+        say(f"the finished weights: {share:.0%} those of the start, {1 - share:.0%} those of the training")
     if validation_examples is not None:
         trainer.retrieval_data = None  # measured below, on all documents
         metrics = trainer.evaluate()

@@ -104,6 +104,12 @@ class ModelArguments:
             "Weights whose names contain one of these stay as they are, such as position_embeddings. [default: none]"
         ),
     )
+    start_share: float = field(
+        default=0.0,
+        metadata=_help(
+            "Share of the weights it started from in the finished ones (WiSE-FT): for a start that training damages."
+        ),
+    )
     model_revision: str = field(default="main", metadata=_help("Branch, tag or commit of the model on the Hub."))
     token: str | None = field(default=None, metadata=_help("Access token of the Hub; `hf auth login` stores one."))
     cache_dir: str | None = field(default=None, metadata=_help("Where downloads and prepared data are kept."))
@@ -120,6 +126,8 @@ class ModelArguments:
     def check(self):
         _check_choice("objective", self.objective, OBJECTIVES)
         _check_choice("init_weights", self.init_weights, ("random", "corpus"))
+        if not 0.0 <= self.start_share < 1.0:
+            raise InputError(f"--start_share is 0 or more and below 1, not {self.start_share}.")
         _check_choice("decoder_query", self.decoder_query, (None, "position", "embedding"))
         if self.bow_loss_weight is not None and self.bow_loss_weight < 0.0:
             raise InputError(f"--bow_loss_weight is 0 or more, not {self.bow_loss_weight}.")

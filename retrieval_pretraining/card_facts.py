@@ -94,6 +94,8 @@ def fact_tables(model, run: Run, results: dict[str, Any], *, units: str, tokens:
             **objective,
             "model": architecture,
             "start": shown(source, on_hub=True) if source else f"from scratch, {run.model.init_weights} weights",
+            "not trained": ", ".join(run.model.freeze or []),
+            "of the start in these weights": f"{results['start_share']:.0%}" if "start_share" in results else None,
         },
         "Data": {
             "text": ", ".join(shown_texts(run.data)),

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -166,6 +167,44 @@ def test_no_epoch_measures_the_start_once_and_trains_nothing(tmp_path, backbone,
     assert "holds the model of an earlier run" in error_line(capsys)
 
 
+def test_frozen_weights_stay_as_they_are(tmp_path, backbone, text_file, capsys):
+    flags = {"model_name_or_path": backbone, "train_file": text_file, "max_steps": 2}
+    assert door("--freeze", "position_embeddings", "token_type", **flags, output_dir=tmp_path / "out") == 0
+    assert "not trained: " in capsys.readouterr().out
+    before, after = (load_file(each / "model.safetensors") for each in (backbone, tmp_path / "out/encoder"))
+    same = {name for name, weight in after.items() if torch.equal(weight, before[name])}
+    assert {name for name in after if "position_embeddings" in name or "token_type" in name} == {
+        name for name in same if "embeddings" in name
+    }
+    assert not any("attention" in name and name.endswith("weight") for name in same)
+    assert door("--freeze", "positions", **flags, output_dir=tmp_path / "other") == 2
+    assert "--freeze positions: no weight of this model has it in its name" in error_line(capsys)
+    assert door("--freeze", "e", **flags, output_dir=tmp_path / "other") == 2
+    assert "leaves nothing to train" in error_line(capsys)
+
+
+def test_a_share_of_the_start_is_in_the_finished_weights_also_after_a_resume(tmp_path, backbone, text_file):
+    flags = {"model_name_or_path": backbone, "train_file": text_file, "max_steps": 4, "learning_rate": 1e-2}
+    flags |= {"save_steps": 2}
+    assert door(**flags, output_dir=tmp_path / "trained") == 0
+    assert door(**flags, output_dir=tmp_path / "mixed", start_share=0.75) == 0
+    start, trained, mixed = (
+        load_file(path / "model.safetensors")
+        for path in (backbone, tmp_path / "trained/encoder", tmp_path / "mixed/encoder")
+    )
+    for name, weight in mixed.items():
+        assert torch.allclose(weight, torch.lerp(trained[name], start[name], 0.75), atol=1e-6), name
+    assert not all(torch.equal(trained[name], start[name]) for name in mixed)
+    card = (tmp_path / "mixed/README.md").read_text(encoding="utf-8")
+    assert "| of the start in these weights | 75% |" in card
+    # What goes on is what was trained, and what it is mixed with is still the start.
+    shutil.rmtree(tmp_path / "mixed/checkpoint-4")
+    last = tmp_path / "mixed/checkpoint-2"
+    assert door(**flags, output_dir=tmp_path / "on", start_share=0.75, resume_from_checkpoint=last) == 0
+    again = load_file(tmp_path / "on/encoder/model.safetensors")
+    assert all(torch.equal(again[name], mixed[name]) for name in mixed)
+
+
 def test_the_mlm_control_has_no_decoder(tmp_path, backbone, text_file):
     out = tmp_path / "out"
     assert 0 == door(model_name_or_path=backbone, train_file=text_file, output_dir=out, max_steps=2, objective="mlm")
@@ -236,6 +275,7 @@ MISTAKES = {
     "output is a file": ({"output_dir": "{folder}/t.jsonl"}, "--output_dir"),
     "output is the model": ({"output_dir": "{backbone}"}, "overwritten"),
     "batch of none": ({"per_device_train_batch_size": 0}, "--per_device_train_batch_size"),
+    "share of the start": ({"start_share": 1}, "--start_share is 0 or more and below 1"),
     "epochs below 0": ({"num_train_epochs": -1, "max_steps": -1}, "--num_train_epochs is 0 (no training) or more"),
     "label smoothing": ({"label_smoothing_factor": 0.1}, "--label_smoothing_factor"),
     "abbreviation": ({"encoder_mlm": 0.3}, "--encoder_mlm"),
