@@ -62,7 +62,11 @@ def measure_bm25(one: SearchedDataset, args: EvaluationArguments, results: Evalu
         one.candidates = candidates_of_run(run, top_k=args.rerank_top_k)
     if one.candidates is not None and args.bm25:
         # The order that BM25 gives the candidates is what the models have to beat.
-        results.add_run(one.rerank_name, BM25, bm25_scores(one.data, one.candidates, **options), one.data.qrels)
+        if wants_candidates:  # found by the search above, no second index is needed
+            scored = {query: {each: run[query][each] for each in found} for query, found in one.candidates.items()}
+        else:
+            scored = bm25_scores(one.data, one.candidates, **options)
+        results.add_run(one.rerank_name, BM25, scored, one.data.qrels)
 
 
 def _place(results: EvaluationResults, dataset: str) -> int:

@@ -369,7 +369,7 @@ class GURObjective:
         return 1_000_000  # relative positions have no limit; by default a text is cut at 512 all the same
 
     def encoded_length(self, max_seq_length: int) -> int:
-        return self.run.gur.encode_max_seq_length or max(max_seq_length, ENCODED_LENGTH)
+        return max(max_seq_length, self.run.gur.encode_max_seq_length or ENCODED_LENGTH)
 
     def example_length(self, max_seq_length: int) -> int:
         return max_seq_length if self.examples == "pairs" else self.encoded_length(max_seq_length)

@@ -13,6 +13,7 @@ from modeling_gur import GURForPreTraining
 from modeling_retromae import RetroMAEForPreTraining
 from retrieval_pretraining.errors import InputError
 from retrieval_pretraining.evaluation import model_names
+from retrieval_pretraining.evaluation_results import EvaluationResults
 from run_evaluation import main
 
 pytest.importorskip("bm25s")
@@ -210,6 +211,13 @@ def test_a_mistake_is_one_sentence_before_anything_is_measured(place, tmp_path, 
     assert message in printed.err and printed.err.startswith("error: ") and printed.err.count("\n") == 1
     assert ": BM25" not in printed.out
     assert not (tmp_path / "report").exists()
+
+
+def test_a_run_file_keeps_the_order_of_near_ties(tmp_path):
+    results = EvaluationResults(seed=0)
+    results._runs["data", "system"] = {"q": {"b": 0.50000002, "a": 0.50000001}}
+    (file,) = results.write_runs(tmp_path)
+    assert [float(line.split()[4]) for line in file.read_text().splitlines()] == [0.50000002, 0.50000001]
 
 
 def test_nothing_to_measure_is_said(place, tmp_path, capsys):
